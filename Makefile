@@ -12,10 +12,10 @@ needs_test := -e .[test]
 wanted := $(shell cat pyproject.toml constraints.txt | cksum | cut -d' ' -f1)
 ready = .venv/.$(wanted)-$(1)
 
-.PHONY: demo test soak lint clean
+.PHONY: demo test soak lint public-api clean
 
 demo: $(call ready,demo)
-	TF_CPP_MIN_LOG_LEVEL=$${TF_CPP_MIN_LOG_LEVEL:-2} .venv/bin/python examples/demo.py $(ARGS)
+	@TF_CPP_MIN_LOG_LEVEL=$${TF_CPP_MIN_LOG_LEVEL:-2} .venv/bin/python examples/demo.py $(ARGS)
 
 test: $(call ready,test)
 	@.venv/bin/python tests/run.py $(BACKENDS) -- $(ARGS)
@@ -25,6 +25,9 @@ soak: $(call ready,test)
 
 lint: $(call ready,lint)
 	.venv/bin/ruff check .
+
+public-api: $(call ready,test)
+	.venv/bin/python -m tests.structure.surface --update
 
 clean:
 	rm -rf .venv
@@ -36,5 +39,5 @@ clean:
 	  echo "Making .venv"; rm -rf .venv; $(PYTHON) -m venv .venv; fi
 	@rm -f .venv/.whole-*
 	@echo "Installing for '$*' into .venv (some minutes the first time)"
-	@.venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(needs_$*)
+	@.venv/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt $(needs_$*)
 	@touch .venv/.whole-$(wanted) $@
