@@ -1,4 +1,4 @@
-"""Alignment scores of recurrent attention: Bahdanau et al. 2015, section A.1.2; Luong et al. 2015."""
+"""Alignment scores of recurrent attention: Bahdanau et al. 2015, A.1.2; Luong et al. 2015."""
 
 from keras import ops
 
