@@ -1,0 +1,172 @@
+"""Rebuilds a model on the TensorFlow backend, in a process of its own, and writes its artefact.
+
+    python -m keras_tx.export.rebuild REQUEST
+
+is how `write_elsewhere` calls this module; it is no command for people.
+"""
+
+import contextlib
+import importlib
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import zipfile
+from pathlib import Path
+
+import keras
+
+# The exit status of a child whose model, not its work, was at fault.
+REFUSED = 3
+
+
+def write_elsewhere(
+    model: keras.Model, path: Path, *, max_new_tokens: int | None, descriptor: int
+) -> None:
+    """Writes the artefact at `path` in a TensorFlow process, from what `model.save` keeps.
+
+    `descriptor` holds the lock of the workspace around `path`; the child holds it too.
+    """
+    saved = path.with_name("model.keras")
+    model.save(saved)
+    request = {
+        "model": str(saved),
+        "path": str(path),
+        "max_new_tokens": max_new_tokens,
+        "modules": _modules(saved),
+        "floatx": keras.config.floatx(),
+        "epsilon": keras.config.epsilon(),
+        "image_data_format": keras.config.image_data_format(),
+        "reference": _reference(model),
+    }
+    file = path.with_name("request.pickle")
+    file.write_bytes(pickle.dumps(request))
+    _run_child(file, descriptor)
+
+
+def _modules(saved):
+    """The modules of the classes and functions in a `.keras` file that are not Keras' own."""
+    with zipfile.ZipFile(saved) as archive:
+        config = json.loads(archive.read("config.json"))
+    modules, homeless = set(), set()
+    left = [config]
+    while left:
+        item = left.pop()
+        if isinstance(item, list):
+            left.extend(item)
+        elif isinstance(item, dict):
+            # The artefact needs neither the optimizer nor the loss.
+            left.extend(value for key, value in item.items() if key != "compile_config")
+            if item.get("registered_name"):
+                if item.get("module") in (None, "__main__"):
+                    homeless.add(item["registered_name"])
+                else:
+                    modules.add(item["module"])
+    if homeless:
+        raise ValueError(
+            f"The model uses {', '.join(sorted(homeless))}, defined in the script that runs. Off "
+            "TensorFlow the model is rebuilt in another process, which cannot import a script: "
+            "move the definition into a module and import it from there."
+        )
+    return sorted(modules)
+
+
+def _reference(model):
+    """What the model says of made-up inputs, `(inputs, [outputs])`; None if it takes none such."""
+    from keras_tx.export import image, text
+    from keras_tx.export.verify import made_up
+
+    try:
+        if text.generates(model):
+            inputs = text.call_inputs(model)
+        elif image.classifies(model):
+            inputs = image.pixels(model)
+        else:
+            inputs = keras.tree.map_structure(lambda t: made_up(t.shape, t.dtype), model.input)
+        outputs = keras.tree.flatten(model(inputs, training=False))
+    except Exception:
+        return None
+    return inputs, [keras.ops.convert_to_numpy(output) for output in outputs]
+
+
+def _run_child(request, descriptor):
+    environment = {
+        **os.environ,
+        "KERAS_BACKEND": "tensorflow",
+        # The parent's accelerator is the parent's.
+        "CUDA_VISIBLE_DEVICES": "",
+        "PYTHONPATH": os.pathsep.join(os.path.abspath(entry) for entry in sys.path),
+    }
+    environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    with open(request.with_name("rebuild.log"), "w+b") as log:
+        child = subprocess.Popen(
+            [sys.executable, "-P", "-m", "keras_tx.export.rebuild", str(request)],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+            pass_fds=[descriptor],
+        )
+        try:
+            code = child.wait()
+        finally:
+            if child.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(child.pid, signal.SIGKILL)
+                child.wait()
+            child.stdin.close()
+        if code == 0:
+            return
+        log.seek(0)
+        said = log.read().decode(errors="replace").strip()
+    kind = ValueError if code == REFUSED else RuntimeError
+    raise kind(
+        "Rebuilding the model on the TensorFlow backend failed"
+        + (f" (killed by signal {-code})" if code < 0 else "")
+        + f". The process said:\n{said}"
+    )
+
+
+def _main(request):
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+    request = pickle.loads(Path(request).read_bytes())
+    import keras_tx  # noqa: F401  (registers the library's classes)
+    from keras_tx.export import artefact, verify
+
+    keras.config.set_floatx(request["floatx"])
+    keras.config.set_epsilon(request["epsilon"])
+    keras.config.set_image_data_format(request["image_data_format"])
+    for module in request["modules"]:
+        importlib.import_module(module)
+    # Our own parent wrote the file, so a Lambda in it is the user's.
+    model = keras.saving.load_model(request["model"], compile=False, safe_mode=False)
+    if request["reference"] is not None:
+        inputs, references = request["reference"]
+        outputs = keras.tree.flatten(model(inputs, training=False))
+        for output, reference in zip(outputs, references, strict=True):
+            if not verify.close(output, reference, verify.tolerance(model)):
+                raise RuntimeError(
+                    f"{model.name!r}, rebuilt on TensorFlow, does not answer as the original does."
+                )
+    artefact.write_here(
+        model, Path(request["path"]), max_new_tokens=request["max_new_tokens"]
+    )
+
+
+def _die_with_parent():
+    sys.stdin.buffer.read()  # ends when the parent, which writes nothing, is gone
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    try:
+        _main(sys.argv[1])
+    except ValueError:
+        import traceback
+
+        traceback.print_exc()
+        sys.exit(REFUSED)
