@@ -1,0 +1,28 @@
+"""Attention and transformer layers for every Keras backend.
+
+Letters used in shapes: B batch, T query length, S key length, N query heads, K key-value heads,
+H head_dim, D hidden_dim, F intermediate_dim, E experts, V vocabulary, P patches. Masks are
+boolean, True = take part.
+"""
+
+from keras_tx.layers.feed_forward import FeedForward
+from keras_tx.layers.learned_encoding import LearnedEncoding
+from keras_tx.layers.moe_ffn import MoEFFN
+from keras_tx.layers.multi_head_cross_attention import MultiHeadCrossAttention
+from keras_tx.layers.multi_head_self_attention import MultiHeadSelfAttention
+from keras_tx.layers.patch_embedding import PatchEmbedding
+from keras_tx.layers.rotary_encoding import RotaryEncoding
+from keras_tx.layers.sinusoidal_encoding import SinusoidalEncoding
+from keras_tx.layers.transformer_block import TransformerBlock
+
+__all__ = [
+    "FeedForward",
+    "LearnedEncoding",
+    "MoEFFN",
+    "MultiHeadCrossAttention",
+    "MultiHeadSelfAttention",
+    "PatchEmbedding",
+    "RotaryEncoding",
+    "SinusoidalEncoding",
+    "TransformerBlock",
+]

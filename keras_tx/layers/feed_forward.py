@@ -1,0 +1,85 @@
+import math
+
+import keras
+from keras import ops
+
+from keras_tx.layers.layer import Layer, dense
+
+
+def default_intermediate_dim(hidden_dim: int, gated: bool) -> int:
+    """4 D, or when gated 8/3 D (as many weights) rounded up to a multiple of 8."""
+    return math.ceil(hidden_dim / 3) * 8 if gated else 4 * hidden_dim
+
+
+@keras.saving.register_keras_serializable(package="keras_tx")
+class FeedForward(Layer):
+    """The position-wise feed-forward network of a transformer block.
+
+    Plain: `W_2 f(W_1 x)`. Gated: `W_2 (f(W_g x) * W_1 x)`, with one fused product for W_g and W_1
+    (SwiGLU when f is SiLU, GeGLU when it is GELU).
+
+    Args:
+        intermediate_dim: Width F between the two products. Default: 4 D, or when gated 8/3 D
+            rounded up to a multiple of 8.
+        activation: f. Default: "gelu", or "silu" when gated.
+        gated: Whether a gate multiplies the inner features.
+        dropout: Fraction of the output dropped in training.
+        use_bias: Whether the products have a bias.
+        kernel_initializer: Initializer of the products.
+
+    Call arguments:
+        x: (..., D).
+
+    Returns:
+        (..., D) in the compute dtype.
+
+    Example:
+        >>> import numpy as np
+        >>> FeedForward(gated=True)(np.ones((2, 5, 12), "float32")).shape
+        (2, 5, 12)
+
+    Reference:
+        Vaswani et al. 2017, Eq. 2; Shazeer 2020, "GLU Variants Improve Transformer", Eq. 5, 6.
+    """
+
+    def __init__(
+        self,
+        intermediate_dim: int | None = None,
+        *,
+        activation=None,
+        gated: bool = False,
+        dropout: float = 0.0,
+        use_bias: bool = True,
+        kernel_initializer="glorot_uniform",
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        if intermediate_dim is not None and intermediate_dim < 1:
+            raise ValueError(f"`intermediate_dim` must be positive. Received: {intermediate_dim}")
+        self.intermediate_dim = intermediate_dim
+        self.activation = keras.activations.get(activation or ("silu" if gated else "gelu"))
+        self.gated = gated
+        self.dropout = dropout
+        self.use_bias = use_bias
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+
+    def build(self, x_shape):
+        hidden_dim = x_shape[-1]
+        inner = self.intermediate_dim or default_intermediate_dim(hidden_dim, self.gated)
+        self.inner_dense = dense(self, (2 if self.gated else 1) * inner, "inner_dense", hidden_dim)
+        self.output_dense = dense(self, hidden_dim, "output_dense", inner)
+        self.output_dropout = keras.layers.Dropout(
+            self.dropout, name="output_dropout", dtype=self.dtype_policy
+        )
+
+    def call(self, x, training=None):
+        inner = self.inner_dense(x)
+        if self.gated:
+            gate, inner = ops.split(inner, 2, axis=-1)
+            inner = self.activation(gate) * inner
+        else:
+            inner = self.activation(inner)
+        return self.output_dropout(self.output_dense(inner), training=training)
+
+    def compute_output_shape(self, x_shape):
+        return tuple(x_shape)

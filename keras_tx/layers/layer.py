@@ -1,0 +1,75 @@
+"""What every layer of the library shares."""
+
+import keras
+
+from keras_tx.layers.configurable import Configurable
+
+
+class Layer(Configurable, keras.layers.Layer):
+    """A Keras layer whose configuration is its constructor's."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+
+    def compute_output_spec(self, *args, **kwargs):
+        if kwargs.get("return_attention_scores") or kwargs.get("cache") is not None:
+            return keras.Operation.compute_output_spec(self, *args, **kwargs)  # several outputs
+        return super().compute_output_spec(*args, **kwargs)
+
+
+def fresh(initializer):
+    """A new initializer like this one: a shared unseeded one repeats its numbers."""
+    return keras.initializers.get(initializer).clone()
+
+
+def dense(owner, units: int, name: str, input_dim: int):
+    """A built Dense with the owner's `use_bias`, `kernel_initializer` and dtype policy."""
+    layer = keras.layers.Dense(
+        units,
+        use_bias=owner.use_bias,
+        kernel_initializer=fresh(owner.kernel_initializer),
+        name=name,
+        dtype=owner.dtype_policy,
+    )
+    layer.build((None, None, input_dim))
+    return layer
+
+
+def build_part(layer, *shapes):
+    """Builds a layer that may have been passed in, unless it is built already."""
+    if not layer.built:
+        layer.build(*shapes)
+
+
+def resolve_mask(x, padding_mask=None):
+    """The explicit padding mask, or else the implicit one that Keras attached to `x`."""
+    return getattr(x, "_keras_mask", None) if padding_mask is None else padding_mask
+
+
+def clone(layer, name: str, dtype=None):
+    """A new unbuilt layer of the same configuration, its parts included.
+
+    Args:
+        layer: The template.
+        name: The clone's name.
+        dtype: Dtype policy for the clone and its parts; None keeps the template's.
+    """
+    config = keras.saving.serialize_keras_object(layer)
+    if dtype is not None:
+        _set_dtype(config, keras.saving.serialize_keras_object(dtype))
+    config.pop("build_config", None)
+    config["config"]["name"] = name
+    return keras.saving.deserialize_keras_object(config)
+
+
+def _set_dtype(config, dtype):
+    if isinstance(config, dict):
+        for key, value in config.items():
+            if key == "dtype" and "name" in config:
+                config[key] = dtype
+            else:
+                _set_dtype(value, dtype)
+    elif isinstance(config, list):
+        for item in config:
+            _set_dtype(item, dtype)

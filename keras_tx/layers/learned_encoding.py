@@ -1,0 +1,64 @@
+import keras
+from keras import ops
+
+from keras_tx.layers.layer import Layer, fresh
+
+
+@keras.saving.register_keras_serializable(package="keras_tx")
+class LearnedEncoding(Layer):
+    """Adds a learned vector for each position: `x[t] + P[t]`.
+
+    Args:
+        max_sequence_length: Number of positions that have a vector.
+        embeddings_initializer: Initializer of P.
+
+    Call arguments:
+        x: (B, T, D).
+        positions: Integers (T,) or (B, T), below `max_sequence_length`. Default: 0, 1, ...
+
+    Returns:
+        (B, T, D) in the compute dtype.
+
+    Raises:
+        ValueError: If T is known and above `max_sequence_length`.
+
+    Example:
+        >>> import numpy as np
+        >>> LearnedEncoding(16)(np.ones((2, 5, 8), "float32")).shape
+        (2, 5, 8)
+
+    Reference:
+        Gehring et al. 2017, "Convolutional Sequence to Sequence Learning", section 3.1.
+    """
+
+    def __init__(self, max_sequence_length: int, *, embeddings_initializer="uniform", **kwargs):
+        super().__init__(**kwargs)
+        if not isinstance(max_sequence_length, int) or max_sequence_length < 1:
+            raise ValueError(
+                f"`max_sequence_length` must be a positive integer. Received: {max_sequence_length}"
+            )
+        self.max_sequence_length = max_sequence_length
+        self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
+
+    def build(self, x_shape):
+        self.embeddings = self.add_weight(
+            shape=(self.max_sequence_length, x_shape[-1]),
+            initializer=fresh(self.embeddings_initializer),
+            name="embeddings",
+        )
+
+    def call(self, x, positions=None):
+        length = x.shape[1]
+        known = isinstance(length, int)
+        if positions is None and known and length > self.max_sequence_length:
+            raise ValueError(
+                f"The sequence must be at most max_sequence_length={self.max_sequence_length} "
+                f"long. Received: length {length}. Shorten it, or build the layer with more."
+            )
+        if positions is None:
+            positions = ops.arange(ops.shape(x)[1], dtype="int32")
+        vectors = ops.take(self.embeddings, ops.cast(positions, "int32"), axis=0)
+        return x + ops.cast(vectors, x.dtype)
+
+    def compute_output_shape(self, x_shape):
+        return tuple(x_shape)

@@ -1,0 +1,95 @@
+"""What every model of the library shares."""
+
+import keras
+import numpy as np
+from keras import ops, tree
+
+from keras_tx.layers.configurable import Configurable
+from keras_tx.training.cross_entropy_training import CrossEntropyTraining
+
+
+class Model(Configurable, CrossEntropyTraining, keras.Model):
+    """A Keras model built at construction that owns its loss, metrics and preprocessing.
+
+    A subclass builds every child in its constructor and ends it with `self.finish()`; it says in
+    `check_inputs` what input is wrong.
+    """
+
+    sizes: dict = {}
+
+    @classmethod
+    def from_size(cls, name: str, **changes):
+        """A model of a named size with random weights.
+
+        Args:
+            name: A key of `sizes`.
+            **changes: Constructor arguments that replace or complete those of the size.
+        """
+        if name not in cls.sizes:
+            raise ValueError(
+                f"{cls.__name__} has no size {name!r}. Known: {', '.join(sorted(cls.sizes))}"
+            )
+        return cls(**{**cls.sizes[name], **changes})
+
+    def finish(self):
+        """Marks the model as built; its trackers are made last."""
+        self.make_trackers()
+        self.build(None)
+
+    def build(self, inputs_shape=None):
+        """Every child is built by the constructor."""
+
+    def check_inputs(self, inputs):
+        """Raises ValueError for concrete (numpy) inputs that the model cannot take."""
+
+    def __call__(self, inputs, *args, **kwargs):
+        self._check_concrete(inputs)
+        return super().__call__(inputs, *args, **kwargs)
+
+    def fit(self, x=None, *args, **kwargs):
+        self._check_concrete(x)
+        return super().fit(x, *args, **kwargs)
+
+    def evaluate(self, x=None, *args, **kwargs):
+        self._check_concrete(x)
+        return super().evaluate(x, *args, **kwargs)
+
+    def predict(self, x, *args, **kwargs):
+        self._check_concrete(x)
+        return super().predict(x, *args, **kwargs)
+
+    def _check_concrete(self, inputs):
+        leaves = tree.flatten(inputs) if isinstance(inputs, (dict, np.ndarray)) else []
+        if leaves and all(isinstance(leaf, np.ndarray) for leaf in leaves):
+            self.check_inputs(inputs)
+
+    def export(self, filepath, **kwargs):
+        """Writes a SavedModel with the model's serving signatures exactly at `filepath`."""
+        from keras_tx.export import export
+
+        return export(self, filepath, **kwargs)
+
+
+def check_ids(name: str, ids, vocabulary_size: int, max_length: int | None = None):
+    """Raises ValueError unless `ids` is an integer (B, T) array, 0 <= id < vocabulary_size."""
+    ids = np.asarray(ids)
+    if ids.ndim != 2 or not np.issubdtype(ids.dtype, np.integer):
+        raise ValueError(
+            f"`{name}` must be integers of shape (batch, length). "
+            f"Received: shape {ids.shape}, dtype {ids.dtype}"
+        )
+    if ids.size and (ids.min() < 0 or ids.max() >= vocabulary_size):
+        raise ValueError(
+            f"`{name}` must be from 0 to {vocabulary_size - 1} (vocabulary_size={vocabulary_size})."
+            f" Received: from {ids.min()} to {ids.max()}. Was it made with another tokenizer?"
+        )
+    if max_length is not None and ids.shape[1] > max_length:
+        raise ValueError(
+            f"`{name}` may be at most max_sequence_length={max_length} long. Received: length "
+            f"{ids.shape[1]}. Shorten it, or build the model with a larger max_sequence_length."
+        )
+
+
+def real_tokens(ids, pad_token_id):
+    """Boolean mask like `ids`, True where the id is not padding; None without a pad id."""
+    return None if pad_token_id is None else ops.not_equal(ids, pad_token_id)

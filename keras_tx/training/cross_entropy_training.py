@@ -1,0 +1,69 @@
+"""The loss and metrics of a model that predicts one class for each token or row."""
+
+import keras
+from keras import ops
+
+from keras_tx.ops.cross_entropy import token_log_likelihood
+
+
+class CrossEntropyTraining:
+    """Mixin for `keras.Model`: mean cross-entropy and accuracy over the real targets.
+
+    Without a loss in `compile`, the model computes its own: the sum of weight * -log p(target)
+    divided by the sum of weights, in `fit` and in `evaluate`, whatever the batch size and
+    however much padding. Losses that layers add (`add_loss`) are trained on, and are not part
+    of the reported `loss`. With a loss in `compile`, Keras' own training is left as it is.
+    Metrics given to `compile` are reported beside the model's own.
+    """
+
+    def make_trackers(self):
+        self.log_loss_tracker = keras.metrics.Mean(name="log_loss")
+        self.accuracy_tracker = keras.metrics.Mean(name="accuracy")
+
+    def compile(
+        self, optimizer="adamw", loss=None, metrics=None, weighted_metrics=None, **kwargs
+    ):
+        """Keras' `compile`; without a `loss` the model uses its own loss and accuracy."""
+        super().compile(
+            optimizer=optimizer,
+            loss=loss,
+            metrics=metrics,
+            weighted_metrics=weighted_metrics,
+            **kwargs,
+        )
+
+    @property
+    def owns_loss(self) -> bool:
+        return getattr(self, "loss", None) is None
+
+    def target_weights(self, inputs, targets):
+        """Weights of the targets by themselves, in their shape; padding would be 0."""
+        return ops.ones(ops.shape(targets), "float32")
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        if not self.owns_loss:
+            return super().compute_loss(x, y, y_pred, sample_weight, training)
+        weights = self.target_weights(x, y)
+        if sample_weight is not None:
+            sample_weight = ops.cast(sample_weight, "float32")
+            missing = len(weights.shape) - len(sample_weight.shape)
+            weights = weights * ops.reshape(
+                sample_weight, (*ops.shape(sample_weight), *[1] * missing)
+            )
+        log_likelihood, correct = token_log_likelihood(y_pred, y)
+        self.log_loss_tracker.update_state(-log_likelihood, weights)
+        self.accuracy_tracker.update_state(correct, weights)
+        total = ops.sum(weights)
+        loss = -ops.sum(log_likelihood * weights) / ops.where(total > 0, total, 1.0)
+        for extra in self.losses:
+            loss = loss + ops.cast(extra, loss.dtype)
+        return loss
+
+    def get_metrics_result(self):
+        results = super().get_metrics_result()
+        log_loss = results.pop(self.log_loss_tracker.name)
+        if self.owns_loss:
+            results["loss"] = log_loss
+        else:
+            results.pop(self.accuracy_tracker.name)
+        return results
