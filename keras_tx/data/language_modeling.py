@@ -1,0 +1,181 @@
+"""Text to batches of windows."""
+
+import numpy as np
+
+from keras_tx.data import tokenizers
+from keras_tx.data.batches import batched, check_positive, check_seed, pad_rows, random
+from keras_tx.data.sources import hold_out_text, read_texts
+from keras_tx.data.train_tokenizer import resolve_tokenizer
+
+_ENCODED_AT_ONCE = 100_000
+
+
+def language_modeling(
+    source,
+    *,
+    vocabulary_size: int = 4096,
+    tokenizer=None,
+    sequence_length: int = 256,
+    batch_size: int = 16,
+    random_offset: bool = True,
+    test_stride: int | None = None,
+    test_source=None,
+    seed: int = 0,
+    download: bool = False,
+    data_dir=None,
+):
+    """Text as `(train, test, tokenizer)`, for a model that predicts the next token.
+
+    Each batch is `({"token_ids": (B, T)}, targets (B, T), weights (B, T))`: int32, int32, float32,
+    always of the same shape. Each document is followed by the end token, the documents by each
+    other. A window holds T targets; its `token_ids` are the start token and the targets but the
+    last, as `generate` begins with the start token too (a tokenizer without one: the token before
+    the window). Weights are 1 on real tokens and 0 on padding.
+
+    Training windows lie end to end; each epoch begins them at another place (`random_offset`) and
+    shuffles them, as a function of (seed, epoch). The windows that fill no batch are left out, in
+    each epoch others. Test windows are in order, and each token of the test text has weight 1
+    exactly once; see `keras_tx.data.bits_per_byte`.
+
+    Args:
+        source: A TFDS name (`"tiny_shakespeare"`), a prepared TFDS folder or the folder above its
+            versions, a text file (UTF-8), or a list of documents. Without a test split (`test`,
+            else `validation`) a tenth is held out: the last tenth of the documents, or of a single
+            document, cut at a line end where there is one.
+        vocabulary_size: Number of ids of the tokenizer to train; not used when one is given.
+        tokenizer: A keras-nlp tokenizer, or the kind to train on the training text: None or
+            `"sentencepiece"`, `"byte"`, `"wordpiece"` (see `keras_tx.data.train_tokenizer`).
+        sequence_length: T.
+        batch_size: B; if there are fewer training windows, their number.
+        random_offset: Whether training windows begin elsewhere in each epoch.
+        test_stride: How many new tokens each test window scores; the tokens before them in the
+            window are context with weight 0. None: T, no overlap. Smaller costs time and gives
+            every token at least `T - test_stride` tokens of context.
+        test_source: Another source whose text is the test (its test split, if it has one).
+        seed: Of the order of the training windows.
+        download: Whether TFDS may fetch a data set that is not on this machine.
+        data_dir: Where TFDS keeps its data sets; None: its default.
+
+    Returns:
+        `(train, test, tokenizer)`: two `tf.data.Dataset` of known cardinality, held in memory,
+        for `fit` and `evaluate` on every backend; and the tokenizer.
+
+    Raises:
+        ValueError: Nothing to read, an empty text, a data set not on this machine while
+            `download=False`, or a number out of its range.
+    """
+    check_positive(sequence_length=sequence_length, batch_size=batch_size)
+    check_seed(seed)
+    stride = sequence_length if test_stride is None else test_stride
+    check_positive(test_stride=stride)
+    if stride > sequence_length:
+        raise ValueError(
+            f"Expected test_stride to be at most sequence_length={sequence_length}. "
+            f"Received {stride}: tokens would be left out."
+        )
+    train, test = read_texts(source, download=download, data_dir=data_dir)
+    if test_source is not None:
+        parts = read_texts(test_source, download=download, data_dir=data_dir)
+        test = parts[0] if parts[1] is None else parts[1]
+    elif test is None:
+        train, test = hold_out_text(train)
+    for name, documents in (("training", train), ("test", test)):
+        if not any(documents):
+            raise ValueError(f"Expected text. The {name} part of {source!r:.200} holds none.")
+    tokenizer = resolve_tokenizer(tokenizer, train, vocabulary_size)
+    special = tokenizers.special_ids(tokenizer)
+    return (
+        _training(
+            _stream(tokenizer, train), special, sequence_length, batch_size, random_offset, seed
+        ),
+        _test(_stream(tokenizer, test), special, sequence_length, batch_size, stride),
+        tokenizer,
+    )
+
+
+def _stream(tokenizer, documents):
+    """All ids in a row, the end token after each document."""
+    end = tokenizers.special_ids(tokenizer)["end"]
+    ids = []
+    for document in documents:
+        for row in tokenizers.encode(tokenizer, list(_pieces(document))):
+            ids += row
+        if end is not None:
+            ids.append(end)
+    if not ids:
+        raise ValueError("Expected text that gives tokens. The tokenizer gave none.")
+    return np.array(ids, "int32")
+
+
+def _pieces(text):
+    """The text cut at line ends: the time to encode a piece can grow faster than its length."""
+    begin = 0
+    while begin < len(text):
+        end = begin + _ENCODED_AT_ONCE
+        if end < len(text):
+            end = text.rfind("\n", begin, end) + 1 or end
+        yield text[begin:end]
+        begin = end
+
+
+def _windows(stream, begins, length, special):
+    """Inputs and targets of the windows that begin there, and which targets exist."""
+    at = np.asarray(begins)[:, None] + np.arange(length)  # (rows, T)
+    exists = at < len(stream)
+    pad = special["pad"] or 0
+    targets = np.where(exists, stream[np.minimum(at, len(stream) - 1)], pad)
+    if special["start"] is not None:
+        first = np.full_like(targets[:, :1], special["start"])
+    else:
+        lead = next((special[n] for n in ("end", "pad") if special[n] is not None), 0)
+        before = at[:, :1] - 1
+        first = np.where(before >= 0, stream[np.maximum(before, 0)], lead)
+    inputs = np.where(exists, np.concatenate([first, targets[:, :-1]], axis=1), pad)
+    return inputs.astype("int32"), targets.astype("int32"), exists
+
+
+def _training(stream, special, length, batch_size, random_offset, seed):
+    tokens = len(stream)
+    if random_offset:
+        count = max(1, (tokens - length + 1) // length)
+        slack = max(0, tokens - count * length)
+    else:
+        count, slack = -(-tokens // length), 0
+    batch_size = min(batch_size, count)
+    num_batches = count // batch_size
+
+    def batches(epoch):
+        numbers = random(seed, epoch)
+        begins = numbers.integers(slack + 1) + length * numbers.permutation(count)
+        for rows in begins[: num_batches * batch_size].reshape(num_batches, batch_size):
+            inputs, targets, exists = _windows(stream, rows, length, special)
+            yield {"token_ids": inputs}, targets, exists.astype("float32")
+
+    return batched(batches, num_batches, _signature(batch_size, length))
+
+
+def _test(stream, special, length, batch_size, stride):
+    """The first window scores all its tokens, each later one the last `stride`."""
+    extra = -(-max(0, len(stream) - length) // stride)
+    scored = np.concatenate([[0], length + stride * np.arange(extra)])
+    begins = np.concatenate([[0], scored[1:] - (length - stride)])
+    num_batches = -(-len(begins) // batch_size)
+    inputs, targets, exists = _windows(stream, begins, length, special)
+    new = begins[:, None] + np.arange(length) >= scored[:, None]
+    rows = num_batches * batch_size
+    inputs, targets = (pad_rows(ids, rows, special["pad"] or 0) for ids in (inputs, targets))
+    weights = pad_rows((exists & new).astype("float32"), rows)
+
+    def batches(epoch):
+        for begin in range(0, rows, batch_size):
+            part = slice(begin, begin + batch_size)
+            yield {"token_ids": inputs[part]}, targets[part], weights[part]
+
+    return batched(batches, num_batches, _signature(batch_size, length))
+
+
+def _signature(batch_size, length):
+    import tensorflow as tf
+
+    ids = tf.TensorSpec((batch_size, length), tf.int32)
+    return {"token_ids": ids}, ids, tf.TensorSpec((batch_size, length), tf.float32)
