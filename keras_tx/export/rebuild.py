@@ -134,7 +134,6 @@ def _run_child(request, descriptor):
 def _main(request):
     threading.Thread(target=_die_with_parent, daemon=True).start()
     request = pickle.loads(Path(request).read_bytes())
-    import keras_tx  # noqa: F401  (registers the library's classes)
     from keras_tx.export import artefact, verify
 
     keras.config.set_floatx(request["floatx"])

@@ -16,8 +16,10 @@ def session(path: Path):
     import tensorflow as tf
 
     config = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
-    with tf.Graph().as_default(), tf.compat.v1.Session(config=config) as opened:
-        loaded = tf.compat.v1.saved_model.load(opened, ["serve"], str(path))
+    graph = tf.Graph()
+    with contextlib.closing(tf.compat.v1.Session(graph=graph, config=config)) as opened:
+        with graph.as_default():
+            loaded = tf.compat.v1.saved_model.load(opened, ["serve"], str(path))
         signatures = {
             name: signature
             for name, signature in loaded.signature_def.items()

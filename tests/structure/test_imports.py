@@ -23,7 +23,7 @@ MAY_IMPORT = {
     "decoding": {"ops", "kernels"},
     "models": {"training", "decoding"} | LAYERS_AND_BELOW,
     "data": {"ops"},
-    "export": MODELS_AND_BELOW,
+    "export": MODELS_AND_BELOW | {"data"},
     "weights": MODELS_AND_BELOW,
     "analysis": MODELS_AND_BELOW,
     "serving": MODELS_AND_BELOW | {"export"},
