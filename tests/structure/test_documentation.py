@@ -1,8 +1,9 @@
 """Whatever the documents and docstrings show is run, as it stands.
 
 Each document's Python blocks share one namespace and run in order, in a folder that looks like a
-checkout and is thrown away. Docstring examples know `ktx`, `keras`, `ops` and `np`, and import the
-rest themselves; `...` in an expected output stands for anything.
+checkout with a text `notes.txt` beside it, and is thrown away. Docstring examples know `ktx`,
+`keras`, `ops` and `np`, and import the rest themselves; `...` in an expected output stands for
+anything.
 """
 
 import doctest
@@ -72,6 +73,7 @@ def checkout(tmp_path, monkeypatch):
         if not entry.name.startswith(".") and entry.name not in ("saved_models", "build"):
             (tmp_path / entry.name).symlink_to(entry)
     (tmp_path / "saved_models").mkdir()
+    (tmp_path / "notes.txt").write_text((ROOT / "LICENSE").read_text())
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
