@@ -1,9 +1,4 @@
-"""Rebuilds a model on the TensorFlow backend, in a process of its own, and writes its artefact.
-
-    python -m keras_tx.export.rebuild REQUEST
-
-is how `write_elsewhere` calls this module; it is no command for people.
-"""
+"""Rebuilds a model on the TensorFlow backend, in a process of its own, and writes its artefact."""
 
 import contextlib
 import importlib
@@ -103,7 +98,7 @@ def _run_child(request, descriptor):
     environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     with open(request.with_name("rebuild.log"), "w+b") as log:
         child = subprocess.Popen(
-            [sys.executable, "-P", "-m", "keras_tx.export.rebuild", str(request)],
+            [sys.executable, "-P", "-m", "keras_tx.export", str(request)],
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -131,7 +126,8 @@ def _run_child(request, descriptor):
     )
 
 
-def _main(request):
+def rebuild(request: str) -> None:
+    """Does, in a process of the TensorFlow backend, what the file `request` asks for."""
     threading.Thread(target=_die_with_parent, daemon=True).start()
     request = pickle.loads(Path(request).read_bytes())
     from keras_tx.export import artefact, verify
@@ -151,21 +147,10 @@ def _main(request):
                 raise RuntimeError(
                     f"{model.name!r}, rebuilt on TensorFlow, does not answer as the original does."
                 )
-    artefact.write_here(
-        model, Path(request["path"]), max_new_tokens=request["max_new_tokens"]
-    )
+    artefact.write_here(model, Path(request["path"]), max_new_tokens=request["max_new_tokens"])
 
 
 def _die_with_parent():
-    sys.stdin.buffer.read()  # ends when the parent, which writes nothing, is gone
+    os.read(0, 1)  # ends when the parent, which writes nothing, is gone
     os._exit(1)
 
-
-if __name__ == "__main__":
-    try:
-        _main(sys.argv[1])
-    except ValueError:
-        import traceback
-
-        traceback.print_exc()
-        sys.exit(REFUSED)

@@ -1,2 +1,6 @@
-def generates(model): return hasattr(model,"start") and hasattr(model,"step")
-def resources(model): return []
+def generates(model):
+    return hasattr(model, "start") and hasattr(model, "step")
+
+
+def resources(model):
+    return []

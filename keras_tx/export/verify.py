@@ -18,7 +18,7 @@ def session(path: Path):
     config = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
     graph = tf.Graph()
     with contextlib.closing(tf.compat.v1.Session(graph=graph, config=config)) as opened:
-        with graph.as_default():
+        with graph.as_default(), _quiet():
             loaded = tf.compat.v1.saved_model.load(opened, ["serve"], str(path))
         signatures = {
             name: signature
@@ -32,6 +32,20 @@ def session(path: Path):
             return opened.run({key: i.name for key, i in signature.outputs.items()}, feeds)
 
         yield signatures, run
+
+
+@contextlib.contextmanager
+def _quiet():
+    """Without the notice that the loader of TensorFlow 1, the one that servers use, is old."""
+    import tensorflow as tf
+
+    logger = tf.get_logger()
+    level = logger.level
+    logger.setLevel("ERROR")
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def verify(path: Path, endpoints) -> None:
