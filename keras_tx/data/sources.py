@@ -242,11 +242,12 @@ def _rows(builder, split):
     try:
         dataset = builder.as_dataset(split=split, shuffle_files=False)
     except AssertionError as error:
+        config = builder.builder_config
+        name = f"{builder.name}/{config.name}" if config else builder.name
         raise ValueError(
-            f"The data set {builder.info.full_name} is not on this machine "
-            f"({builder.data_dir}). Pass download=True to fetch it, or prepare it once by "
-            f"tensorflow_datasets.load({builder.info.full_name!r}), or pass the folder that "
-            "holds it as source or its parent as data_dir."
+            f"The data set {name!r} is not on this machine (looked in {builder.data_dir}). Pass "
+            f"download=True to fetch it, or run tensorflow_datasets.load({name!r}) once, or pass "
+            "the folder that holds it as source or its parent as data_dir."
         ) from error
     return list(tfds.as_numpy(dataset))
 

@@ -3,6 +3,10 @@
 The Python side works on lists and never meets TensorFlow's graph; the graph side (`*_in_graph`) is
 for a served signature on the TensorFlow backend. Both give the same ids and the same text.
 
+`keras.utils.set_random_seed` clears TensorFlow's kernels, and with them the SentencePiece model of
+every function traced before. Exported models have their own; a live one must be traced again, with
+a fresh tokenizer (`deserialize_keras_object(serialize(tokenizer))`).
+
 A tokenizer may be any of keras-nlp's: `SentencePieceTokenizer` (the default of
 `keras_tx.data.train_tokenizer`), `ByteTokenizer`, `WordPieceTokenizer`, `BytePairTokenizer` and
 their subclasses. Text never becomes a control id: start, end and padding are added by the models
@@ -16,6 +20,13 @@ import keras
 
 # UTF-8 never uses these bytes, and text is made valid UTF-8 before it is split into bytes.
 _BYTE_SPECIAL_IDS = {"pad": 0xFD, "start": 0xFE, "end": 0xFF}
+
+_FAMILIES = {
+    "SentencePieceTokenizer": "sentencepiece",
+    "ByteTokenizer": "byte",
+    "WordPieceTokenizer": "wordpiece",
+    "BytePairTokenizer": "bytepair",
+}
 
 _WORD_PIECE_NAMES = {
     "pad": ("[PAD]", "<pad>"),
@@ -62,6 +73,8 @@ def encode(tokenizer, texts: list[str]) -> list[list[int]]:
         tokenizer: A keras-nlp tokenizer.
         texts: Any Unicode strings; an empty one gives an empty list.
     """
+    if isinstance(texts, str):
+        raise ValueError(f"Expected a list of strings. Received the string {texts!r:.200}.")
     texts = list(texts)
     for text in texts:
         if not isinstance(text, str):
@@ -116,9 +129,8 @@ def encode_in_graph(tokenizer, strings):
 
     _check_settings(tokenizer)
     if tf.executing_eagerly():
-        return tf.function(functools.partial(encode_in_graph, tokenizer))(
-            tf.convert_to_tensor(strings, tf.string)
-        )
+        texts = [text.decode("utf-8", "replace") for text in tf.constant(strings).numpy()]
+        return tf.ragged.constant(encode(tokenizer, texts), tf.int32, ragged_rank=1)
     strings = tf.strings.unicode_transcode(strings, "UTF-8", "UTF-8", errors="replace")
     if _kind(tokenizer) == "byte":
         return _bytes_in_graph(tokenizer, strings)
@@ -139,11 +151,11 @@ def decode_in_graph(tokenizer, ids, lengths=None):
     """
     import tensorflow as tf
 
-    if tf.executing_eagerly():
-        return tf.function(functools.partial(decode_in_graph, tokenizer))(ids, lengths)
     kind = _kind(tokenizer)
     if not isinstance(ids, tf.RaggedTensor):
         ids = tf.RaggedTensor.from_tensor(ids, lengths=lengths)
+    if tf.executing_eagerly():
+        return tf.constant(decode(tokenizer, ids.to_list()), tf.string)
     ids = tf.cast(ids, tf.int32)
     kept = tf.logical_and(ids >= 0, ids < vocabulary_size(tokenizer))
     for id in special_ids(tokenizer).values():
@@ -181,22 +193,17 @@ def serialize(tokenizer) -> dict:
 
 def _kind(tokenizer) -> str:
     """The family of the tokenizer, told by the names of its classes: no import of keras-nlp."""
-    names = {
-        "SentencePieceTokenizer": "sentencepiece",
-        "ByteTokenizer": "byte",
-        "WordPieceTokenizer": "wordpiece",
-        "BytePairTokenizer": "bytepair",
+    families = {
+        cls.__name__
+        for cls in type(tokenizer).__mro__
+        if cls.__module__.startswith(("keras_hub", "keras_nlp"))
     }
-    for cls in type(tokenizer).__mro__:
-        if cls.__name__ in names and cls.__module__.startswith(("keras_hub", "keras_nlp")):
-            kind = names[cls.__name__]
-            break
-    else:
-        if all(hasattr(tokenizer, name) for name in ("tokenize", "detokenize", "vocabulary_size")):
-            return "other"
+    kind = next((_FAMILIES[name] for name in sorted(families & set(_FAMILIES))), "other")
+    methods = ("tokenize", "detokenize", "vocabulary_size")
+    if not all(hasattr(tokenizer, name) for name in methods):
         raise ValueError(
             "Expected a tokenizer of keras-nlp (keras_tx.data.train_tokenizer makes one). "
-            f"Received {tokenizer!r}."
+            f"Received {tokenizer!r:.200}."
         )
     if (
         kind == "sentencepiece"

@@ -109,7 +109,19 @@ def _sentence_piece(sentences, vocabulary_size):
             num_threads=1,
             minloglevel=2,
         )
-    return keras_nlp.tokenizers.SentencePieceTokenizer(proto=model.getvalue(), name="tokenizer")
+    return keras_nlp.tokenizers.SentencePieceTokenizer(
+        proto=_without_paths(model.getvalue()), name="tokenizer"
+    )
+
+
+def _without_paths(proto):
+    """The model without the names of the temporary files that the escapes were read from."""
+    from sentencepiece import sentencepiece_model_pb2
+
+    model = sentencepiece_model_pb2.ModelProto.FromString(proto)
+    for spec in (model.normalizer_spec, model.denormalizer_spec):
+        spec.ClearField("normalization_rule_tsv")
+    return model.SerializeToString(deterministic=True)
 
 
 def _common_characters(sentences, room):
@@ -121,11 +133,15 @@ def _common_characters(sentences, room):
     for sentence in sentences:
         counts.update(sentence)
     enough = 0.9995 * counts.total()
+    for character in ("\u2581", "\ue000", "\ue001", "\ue002"):  # of the escapes
+        del counts[character]
     kept, covered = "", 0
     for character, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:room]:
         if covered >= enough:
             break
         kept, covered = kept + character, covered + count
+    if not kept:
+        return [" "]
     rare = re.compile(f"[^{re.escape(kept)}]+")
     pieces = [piece for sentence in sentences for piece in rare.split(sentence)]
     # SentencePiece drops line ends at the end of a sentence.
