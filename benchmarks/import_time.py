@@ -53,8 +53,9 @@ def measure(statement, backend):
 
 def compare(backend, rounds):
     """One row for each subject; the ratio is that of the same round."""
-    for statement in SUBJECTS.values():  # Fills the file cache and writes the bytecode.
-        measure(statement, backend)
+    if rounds > 1:
+        # Fills the file cache and writes the bytecode.
+        measure(SUBJECTS["keras_tx"], backend)
     seconds = {name: [] for name in SUBJECTS}
     peaks = {name: 0.0 for name in SUBJECTS}
     for _ in range(rounds):

@@ -24,10 +24,15 @@ PROTOCOL = {
 }
 
 
+def listed(module):
+    """Its `__all__`; that there is one is a test of its own."""
+    return getattr(module, "__all__", ())
+
+
 def public_modules(module=keras_tx):
     """The module and every module of this package that `__all__` reaches, inner ones first."""
     modules = []
-    for name in getattr(module, "__all__", ()):
+    for name in listed(module):
         value = getattr(module, name)
         if isinstance(value, ModuleType) and value.__name__.startswith("keras_tx."):
             modules += public_modules(value)
@@ -39,7 +44,7 @@ def public_names():
     return [
         (f"{module.__name__}.{name}", getattr(module, name))
         for module in public_modules()
-        for name in module.__all__
+        for name in listed(module)
         if not isinstance(getattr(module, name), ModuleType)
     ]
 

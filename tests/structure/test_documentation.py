@@ -2,8 +2,8 @@
 
 Each document's Python blocks share one namespace and run in order, in a folder that looks like a
 checkout with a text `notes.txt` beside it, and is thrown away. Docstring examples know `ktx`,
-`keras`, `ops` and `np`, and import the rest themselves; `...` in an expected output stands for
-anything.
+`keras`, `ops`, `np` and the names of the public module they stand in; `...` in an expected output
+stands for anything, and a shape prints as a tuple on every backend.
 """
 
 import doctest
@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 import keras_tx
-from tests.structure.surface import members, public_modules, public_objects
+from tests.structure.surface import listed, members, public_modules, public_objects
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 DOCUMENTS = ["README.md", "benchmarks/README.md", "examples/README.md", "saved_models/README.md"]
@@ -28,6 +28,13 @@ FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHELLS = {"sh", "bash", "shell", "console"}
 NAMES = {"ktx": keras_tx, "keras": keras, "ops": keras.ops, "np": np}
 DOCTEST_OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+class OutputChecker(doctest.OutputChecker):
+    def check_output(self, want, got, optionflags):
+        shape = re.compile(r"(?:TensorShape|torch\.Size)\(\[([^]]*)\]\)")
+        got = shape.sub(lambda match: str(tuple(eval(f"[{match.group(1)}]"))), got)
+        return super().check_output(want, got, optionflags)
 
 
 def blocks(text, languages):
@@ -121,6 +128,13 @@ def documented():
     return {path: inspect.cleandoc(text) for path, text in found.items() if text}
 
 
+def names_for(path):
+    """What an example may use without an import."""
+    around = [m for m in public_modules() if f"{path}.".startswith(f"{m.__name__}.")]
+    module = max(around, key=lambda m: len(m.__name__))
+    return {**NAMES, **{name: getattr(module, name) for name in listed(module)}}
+
+
 EXAMPLES = {
     path: text for path, text in documented().items() if ">>>" in text or "```python" in text
 }
@@ -132,14 +146,14 @@ def test_docstring_examples(path, checkout):
     fenced = re.compile(r"^( *)```python\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
     run_python(
         [(1, textwrap.dedent(source)) for _, source in fenced.findall(text) if ">>>" not in source],
-        dict(NAMES),
+        names_for(path),
         path,
     )
     # A closing fence is no expected output.
     plain = re.sub(r"^ *```.*$", "", text, flags=re.MULTILINE)
-    test = doctest.DocTestParser().get_doctest(plain, dict(NAMES), path, path, 0)
+    test = doctest.DocTestParser().get_doctest(plain, names_for(path), path, path, 0)
     report = []
-    doctest.DocTestRunner(optionflags=DOCTEST_OPTIONS).run(test, out=report.append)
+    doctest.DocTestRunner(OutputChecker(), optionflags=DOCTEST_OPTIONS).run(test, out=report.append)
     assert not report, "".join(report)
 
 

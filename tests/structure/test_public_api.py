@@ -2,7 +2,7 @@ import difflib
 
 import pytest
 
-from tests.structure.surface import PINNED, describe, public_modules, public_objects
+from tests.structure.surface import PINNED, describe, listed, public_modules, public_objects
 
 
 def test_names_and_signatures_are_pinned():
@@ -22,7 +22,7 @@ def test_names_and_signatures_are_pinned():
 
 def test_every_public_module_lists_its_names():
     for module in public_modules():
-        assert module.__all__, f"{module.__name__} has no names in __all__"
+        assert listed(module), f"{module.__name__} has no names in __all__"
         assert len(set(module.__all__)) == len(module.__all__), module.__name__
         missing = [name for name in module.__all__ if not hasattr(module, name)]
         assert not missing, f"{module.__name__}.__all__ names what is not there: {missing}"
