@@ -185,9 +185,7 @@ class _Session:
 
     def run(self, signature, inputs):
         if signature not in self.signatures:
-            raise ServingError(
-                f"No signature {signature!r}; there are {sorted(self.signatures)}."
-            )
+            raise ServingError(f"No signature {signature!r}; there are {sorted(self.signatures)}.")
         wanted = self.signatures[signature]
         if set(inputs) != set(wanted["inputs"]):
             raise ServingError(
@@ -217,7 +215,7 @@ class _Session:
         for tensor in tensors:
             self.library.TF_DeleteTensor(ctypes.c_void_p(tensor))
         status.check()
-        return {key: self._array(result) for (key, _), result in zip(fetches, results)}
+        return {key: self._array(result) for (key, _), result in zip(fetches, results, strict=True)}
 
     def _output(self, name):
         operation, _, index = name.partition(":")

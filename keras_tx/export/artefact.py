@@ -45,8 +45,8 @@ def write_here(model: keras.Model, path: Path, *, max_new_tokens: int | None) ->
         lint.lint(path)
         verify.verify_keras_export(path, model)
         return
+    # The archive finds the variables in the traced functions, but no tables of tokenizers.
     archive = keras.export.ExportArchive()
-    archive.track(model)
     for resource in text.resources(model):
         archive.track(resource)
     for endpoint in endpoints:

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import keras
 
+from keras_tx.export.verify import close, made_up, tolerance
+
 # The exit status of a child whose model, not its work, was at fault.
 REFUSED = 3
 
@@ -35,7 +37,7 @@ def write_elsewhere(
         "floatx": keras.config.floatx(),
         "epsilon": keras.config.epsilon(),
         "image_data_format": keras.config.image_data_format(),
-        "reference": _reference(model),
+        "fingerprint": _fingerprint(model),
     }
     file = path.with_name("request.pickle")
     file.write_bytes(pickle.dumps(request))
@@ -69,22 +71,21 @@ def _modules(saved):
     return sorted(modules)
 
 
-def _reference(model):
-    """What the model says of made-up inputs, `(inputs, [outputs])`; None if it takes none such."""
+def _fingerprint(model):
+    """What the model says of made-up inputs, as a list of arrays; None if it takes none such."""
     from keras_tx.export import image, text
-    from keras_tx.export.verify import made_up
 
-    try:
-        if text.generates(model):
-            inputs = text.call_inputs(model)
-        elif image.classifies(model):
-            inputs = image.pixels(model)
-        else:
+    if text.generates(model):
+        return text.fingerprint(model)
+    if image.classifies(model):
+        outputs = model(image.pixels(model), training=False)
+    else:
+        try:
             inputs = keras.tree.map_structure(lambda t: made_up(t.shape, t.dtype), model.input)
-        outputs = keras.tree.flatten(model(inputs, training=False))
-    except Exception:
-        return None
-    return inputs, [keras.ops.convert_to_numpy(output) for output in outputs]
+            outputs = model(inputs, training=False)
+        except Exception:  # of sizes that only its author knows
+            return None
+    return [keras.ops.convert_to_numpy(output) for output in keras.tree.flatten(outputs)]
 
 
 def _run_child(request, descriptor):
@@ -130,7 +131,7 @@ def rebuild(request: str) -> None:
     """Does, in a process of the TensorFlow backend, what the file `request` asks for."""
     threading.Thread(target=_die_with_parent, daemon=True).start()
     request = pickle.loads(Path(request).read_bytes())
-    from keras_tx.export import artefact, verify
+    from keras_tx.export import artefact
 
     keras.config.set_floatx(request["floatx"])
     keras.config.set_epsilon(request["epsilon"])
@@ -139,18 +140,17 @@ def rebuild(request: str) -> None:
         importlib.import_module(module)
     # Our own parent wrote the file, so a Lambda in it is the user's.
     model = keras.saving.load_model(request["model"], compile=False, safe_mode=False)
-    if request["reference"] is not None:
-        inputs, references = request["reference"]
-        outputs = keras.tree.flatten(model(inputs, training=False))
-        for output, reference in zip(outputs, references, strict=True):
-            if not verify.close(output, reference, verify.tolerance(model)):
-                raise RuntimeError(
-                    f"{model.name!r}, rebuilt on TensorFlow, does not answer as the original does."
-                )
+    original = request["fingerprint"]
+    if original is not None and not all(
+        close(rebuilt, array, tolerance(model))
+        for rebuilt, array in zip(_fingerprint(model), original, strict=True)
+    ):
+        raise RuntimeError(
+            f"{model.name!r}, rebuilt on TensorFlow, does not answer as the original does."
+        )
     artefact.write_here(model, Path(request["path"]), max_new_tokens=request["max_new_tokens"])
 
 
 def _die_with_parent():
     os.read(0, 1)  # ends when the parent, which writes nothing, is gone
     os._exit(1)
-

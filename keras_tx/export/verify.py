@@ -118,7 +118,7 @@ def made_up(shape, dtype) -> np.ndarray:
 
 
 def tolerance(model: keras.Model) -> float:
-    """How far two right computations of the model may lie apart, as a part of the greatest value."""
+    """How far two right computations of the model may lie apart, as a part of the greatest."""
     return 1e-4 if model.dtype_policy.compute_dtype in ("float32", "float64") else 5e-2
 
 

@@ -1,4 +1,4 @@
-"""Folders that appear whole or not at all: temporaries, their cleaning, syncing, version numbers."""
+"""Folders that appear whole or not at all: temporaries, syncing, version numbers."""
 
 import contextlib
 import errno
