@@ -1,1 +1,17 @@
+"""What only a backend has; each name is found in the module of the backend in use."""
 
+import keras
+
+if keras.backend.backend() == "tensorflow":
+    from keras_tx.kernels.tensorflow import compiled
+elif keras.backend.backend() == "jax":
+    from keras_tx.kernels.jax import compiled
+elif keras.backend.backend() == "torch":
+    from keras_tx.kernels.torch import compiled
+else:
+    raise ValueError(
+        "keras_tx runs on the tensorflow, jax and torch backends. "
+        f"Received: KERAS_BACKEND={keras.backend.backend()}"
+    )
+
+__all__ = ["compiled"]

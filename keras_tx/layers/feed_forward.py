@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_tx.layers.layer import Layer, dense
+from keras_tx.ops import activations
 
 
 def default_intermediate_dim(hidden_dim: int, gated: bool) -> int:
@@ -57,7 +58,7 @@ class FeedForward(Layer):
         if intermediate_dim is not None and intermediate_dim < 1:
             raise ValueError(f"`intermediate_dim` must be positive. Received: {intermediate_dim}")
         self.intermediate_dim = intermediate_dim
-        self.activation = keras.activations.get(activation or ("silu" if gated else "gelu"))
+        self.activation = activations.get(activation or ("silu" if gated else "gelu"))
         self.gated = gated
         self.dropout = dropout
         self.use_bias = use_bias

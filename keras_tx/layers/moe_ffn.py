@@ -3,7 +3,7 @@ from keras import ops
 
 from keras_tx.layers.feed_forward import default_intermediate_dim
 from keras_tx.layers.layer import Layer, resolve_mask
-from keras_tx.ops import routing
+from keras_tx.ops import activations, routing
 
 
 @keras.saving.register_keras_serializable(package="keras_tx")
@@ -82,7 +82,7 @@ class MoEFFN(Layer):
         self.num_experts = num_experts
         self.top_k = top_k
         self.intermediate_dim = intermediate_dim
-        self.activation = keras.activations.get(activation or ("silu" if gated else "gelu"))
+        self.activation = activations.get(activation or ("silu" if gated else "gelu"))
         self.gated = gated
         self.balance_loss_weight = balance_loss_weight
         self.use_bias = use_bias

@@ -152,5 +152,11 @@ class MultiHeadSelfAttention(MultiHeadAttention):
             mask = masks.combine(mask, masks.full_mask(attention_mask))
         return mask
 
+    def empty_cache(self, batch_size, length, hidden_dim: int):
+        """Zeroed keys and values (B, K, S, H) in the compute dtype, for inputs of `hidden_dim`."""
+        head_dim = self._resolve_head_dim(hidden_dim)
+        shape = (batch_size, self._key_value_heads, length, head_dim)
+        return ops.zeros(shape, self.compute_dtype), ops.zeros(shape, self.compute_dtype)
+
     def compute_output_shape(self, x_shape):
         return tuple(x_shape)

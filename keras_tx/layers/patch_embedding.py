@@ -54,11 +54,12 @@ class PatchEmbedding(Layer):
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
 
     def build(self, x_shape):
-        self._grid(x_shape)
+        self.grid(x_shape)
         rows, columns = patch_pair(self.patch_size)
         self.projection = dense(self, self.hidden_dim, "projection", rows * columns * x_shape[-1])
 
-    def _grid(self, x_shape):
+    def grid(self, x_shape) -> tuple[int, int]:
+        """Rows and columns of patches in images of this shape."""
         if len(x_shape) != 4 or None in x_shape[1:]:
             raise ValueError(
                 "Images must be (batch, height, width, channels), all but the batch known. "
@@ -73,7 +74,7 @@ class PatchEmbedding(Layer):
         return x_shape[1] // rows, x_shape[2] // columns
 
     def call(self, x):
-        height, width = self._grid(x.shape)
+        height, width = self.grid(x.shape)
         rows, columns = patch_pair(self.patch_size)
         channels = x.shape[-1]
         x = ops.reshape(x, (-1, height, rows, width, columns, channels))
@@ -81,7 +82,7 @@ class PatchEmbedding(Layer):
         return self.projection(ops.reshape(x, (-1, height * width, rows * columns * channels)))
 
     def compute_output_shape(self, x_shape):
-        height, width = self._grid(x_shape)
+        height, width = self.grid(x_shape)
         return (x_shape[0], height * width, self.hidden_dim)
 
 

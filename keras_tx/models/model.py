@@ -4,6 +4,7 @@ import keras
 import numpy as np
 from keras import ops, tree
 
+from keras_tx.data import tokenizers
 from keras_tx.layers.configurable import Configurable
 from keras_tx.training.cross_entropy_training import CrossEntropyTraining
 
@@ -16,6 +17,13 @@ class Model(Configurable, CrossEntropyTraining, keras.Model):
     """
 
     sizes: dict = {}
+
+    def get_config(self):
+        config = super().get_config()
+        for name in ("tokenizer", "target_tokenizer"):
+            if config.get(name) is not None:  # with its vocabulary, which Keras leaves out
+                config[name] = tokenizers.serialize(getattr(self, name))
+        return config
 
     @classmethod
     def from_size(cls, name: str, **changes):
@@ -93,3 +101,27 @@ def check_ids(name: str, ids, vocabulary_size: int, max_length: int | None = Non
 def real_tokens(ids, pad_token_id):
     """Boolean mask like `ids`, True where the id is not padding; None without a pad id."""
     return None if pad_token_id is None else ops.not_equal(ids, pad_token_id)
+
+
+def check_images(images, size: tuple[int, int], num_channels: int):
+    """Raises ValueError unless `images` is (B, height, width, channels) of this size."""
+    expected = (*size, num_channels)
+    if np.ndim(images) != 4 or np.shape(images)[1:] != expected:
+        raise ValueError(
+            f"Images must be (batch, height, width, channels) with {expected}. "
+            f"Received: shape {np.shape(images)}. Resize them, or build the model with another "
+            "`image_size` or `num_channels`."
+        )
+
+
+def vocabulary_from(tokenizer, vocabulary_size: int | None) -> int:
+    """The vocabulary size given, or the tokenizer's; the head may be larger, never smaller."""
+    known = None if tokenizer is None else tokenizers.vocabulary_size(tokenizer)
+    if vocabulary_size is None and known is None:
+        raise ValueError("Give `vocabulary_size` or a `tokenizer`")
+    if vocabulary_size is not None and vocabulary_size < max(known or 0, 1):
+        raise ValueError(
+            "`vocabulary_size` must be positive and hold all of the tokenizer's "
+            f"{known} ids. Received: {vocabulary_size}"
+        )
+    return vocabulary_size or known

@@ -4,7 +4,7 @@ from keras import ops
 
 
 def rotary_angles(positions, dim: int, max_wavelength: float = 10000.0):
-    """theta_i * position with theta_i = max_wavelength ** (-2 i / dim), float32 (..., T, dim / 2)."""
+    """position * max_wavelength ** (-2 i / dim) for i < dim / 2, float32 (..., T, dim / 2)."""
     exponents = ops.arange(0, dim, 2, dtype="float32") / dim
     frequencies = ops.power(ops.cast(max_wavelength, "float32"), -exponents)
     return ops.cast(positions, "float32")[..., None] * frequencies

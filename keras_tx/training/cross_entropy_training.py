@@ -20,9 +20,7 @@ class CrossEntropyTraining:
         self.log_loss_tracker = keras.metrics.Mean(name="log_loss")
         self.accuracy_tracker = keras.metrics.Mean(name="accuracy")
 
-    def compile(
-        self, optimizer="adamw", loss=None, metrics=None, weighted_metrics=None, **kwargs
-    ):
+    def compile(self, optimizer="adamw", loss=None, metrics=None, weighted_metrics=None, **kwargs):
         """Keras' `compile`; without a `loss` the model uses its own loss and accuracy."""
         super().compile(
             optimizer=optimizer,
@@ -31,6 +29,12 @@ class CrossEntropyTraining:
             weighted_metrics=weighted_metrics,
             **kwargs,
         )
+
+    def compile_from_config(self, config):
+        """Compiles a loaded model as the saved one was; Keras does so for its own `compile`."""
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        if self.built and self.optimizer is not None:
+            self.optimizer.build(self.trainable_variables)
 
     @property
     def owns_loss(self) -> bool:

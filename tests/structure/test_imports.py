@@ -14,14 +14,14 @@ PACKAGE = ROOT / "keras_tx"
 
 # Subpackage: the other subpackages that it may import.
 LAYERS_AND_BELOW = {"layers", "ops", "kernels"}
-MODELS_AND_BELOW = {"models", "training", "decoding"} | LAYERS_AND_BELOW
+MODELS_AND_BELOW = {"models", "training", "decoding", "data"} | LAYERS_AND_BELOW
 MAY_IMPORT = {
     "kernels": set(),
     "ops": {"kernels"},
     "layers": {"ops", "kernels"},
     "training": LAYERS_AND_BELOW,
     "decoding": {"ops", "kernels"},
-    "models": {"training", "decoding"} | LAYERS_AND_BELOW,
+    "models": {"training", "decoding", "data"} | LAYERS_AND_BELOW,
     "data": {"ops"},
     "export": MODELS_AND_BELOW | {"data"},
     "weights": MODELS_AND_BELOW,
