@@ -1,9 +1,11 @@
+import contextlib
+
 import keras
 from keras import ops
 
 from keras_tx.layers.layer import Layer
 from keras_tx.layers.recurrent_cell import RecurrentCell
-from keras_tx.ops.recurrence import GATES
+from keras_tx.ops.recurrence import GATES, STATES
 
 
 @keras.saving.register_keras_serializable(package="keras_tx")
@@ -24,7 +26,7 @@ class RecurrentLayer(Layer):
         x: (B, T, E).
         mask: Boolean (B, T), True at real positions. The state passes the others unchanged.
         initial_state: List of (B, D), one for a GRU (h), two for an LSTM (h, c). Default: zeros.
-        memory: What `remember_values` gave, for the attention.
+        memory: For the attention: (values (B, S, M), mask (B, S) or None, projected keys).
 
     Returns:
         The sequence (B, T, D), or (B, T, 2 D) when bidirectional, or (B, T, D + M), [s_t; c_t],
@@ -89,18 +91,13 @@ class RecurrentLayer(Layer):
         loop.build((None, None, GATES[self.kind] * self.units))
         return loop
 
-    def remember_values(self, values, mask=None):
-        """The memory for the attention: the values with all that needs computing once."""
-        return values, mask, self.attention.project_keys(values)
-
     def call(self, x, mask=None, initial_state=None, memory=None):
-        self.loop.cell.memory = memory
-        outputs, *states = self.loop(self.input_dense(x), mask=mask, initial_state=initial_state)
-        self.loop.cell.memory = None
-        if self.bidirectional:
-            backward, *backward_states = self.backward_loop(
-                self.backward_input_dense(x), mask=mask, initial_state=None
+        with self._remembering(memory):
+            outputs, *states = self.loop(
+                self.input_dense(x), mask=mask, initial_state=initial_state
             )
+        if self.bidirectional:
+            backward, *backward_states = self.backward_loop(self.backward_input_dense(x), mask=mask)
             outputs = ops.concatenate([outputs, ops.flip(backward, axis=1)], axis=-1)
             states = [
                 ops.concatenate(pair, axis=-1) for pair in zip(states, backward_states, strict=True)
@@ -108,8 +105,26 @@ class RecurrentLayer(Layer):
         return outputs, states
 
     def step(self, x, states, memory=None):
-        """One step of the loop: (B, E) and the states -> output (B, D or D + M), states."""
+        """One step: x (B, E) and the states before -> output (B, D or D + M), the states after."""
+        with self._remembering(memory):
+            return self.loop.cell(self.input_dense(x), states)
+
+    @contextlib.contextmanager
+    def _remembering(self, memory):
+        """Keras' loop hands the cell inputs and states alone, so the cell keeps the memory."""
         self.loop.cell.memory = memory
-        output, states = self.loop.cell(self.input_dense(x), states)
-        self.loop.cell.memory = None
-        return output, states
+        try:
+            yield
+        finally:
+            self.loop.cell.memory = None
+
+    def compute_mask(self, x, previous_mask):
+        return None  # padded places hold a repeated state; who reads it is given the mask
+
+    def compute_output_shape(self, x_shape):
+        states = [(x_shape[0], self._width(self.units))] * STATES[self.kind]
+        width = self.units + self.context_dim if self.attention else self._width(self.units)
+        return (*x_shape[:-1], width), states
+
+    def _width(self, units):
+        return 2 * units if self.bidirectional else units
