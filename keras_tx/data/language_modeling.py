@@ -8,6 +8,7 @@ from keras_tx.data.sources import hold_out_text, read_texts
 from keras_tx.data.train_tokenizer import resolve_tokenizer
 
 _ENCODED_AT_ONCE = 100_000
+_NAMES = ("start", "end", "pad")
 
 
 def language_modeling(
@@ -27,10 +28,11 @@ def language_modeling(
     """Text as `(train, test, tokenizer)`, for a model that predicts the next token.
 
     Each batch is `({"token_ids": (B, T)}, targets (B, T), weights (B, T))`: int32, int32, float32,
-    always of the same shape. Each document is followed by the end token, the documents by each
-    other. A window holds T targets; its `token_ids` are the start token and the targets but the
-    last, as `generate` begins with the start token too (a tokenizer without one: the token before
-    the window). Weights are 1 on real tokens and 0 on padding.
+    always of the same shape. The documents lie in a row, each between the start and the end token;
+    a window is T tokens of it, anywhere, and its targets are the tokens that follow. Weights are 1
+    where the target is a token of the text or an end token, 0 where it is padding or the start of
+    the next document. (A tokenizer without a start token: the end token, or else padding, stands
+    before the first document.)
 
     Training windows lie end to end; each epoch begins them at another place (`random_offset`) and
     shuffles them, as a function of (seed, epoch). The windows that fill no batch are left out, in
@@ -84,25 +86,33 @@ def language_modeling(
             raise ValueError(f"Expected text. The {name} part of {source!r:.200} holds none.")
     tokenizer = resolve_tokenizer(tokenizer, train, vocabulary_size)
     special = tokenizers.special_ids(tokenizer)
+    if special["start"] == special["end"]:
+        special["start"] = None  # GPT-2's one separator
     return (
         _training(
-            _stream(tokenizer, train), special, sequence_length, batch_size, random_offset, seed
+            _stream(tokenizer, special, train),
+            special,
+            sequence_length,
+            batch_size,
+            random_offset,
+            seed,
         ),
-        _test(_stream(tokenizer, test), special, sequence_length, batch_size, stride),
+        _test(_stream(tokenizer, special, test), special, sequence_length, batch_size, stride),
         tokenizer,
     )
 
 
-def _stream(tokenizer, documents):
-    """All ids in a row, the end token after each document."""
-    end = tokenizers.special_ids(tokenizer)["end"]
-    ids = []
+def _stream(tokenizer, special, documents):
+    """All ids in a row, the start token before and the end token after each document."""
+    start, end, pad = ([] if id is None else [id] for id in map(special.get, _NAMES))
+    # The first token, too, needs one to follow.
+    ids = [] if start else (end or pad or [0])[:]
     for document in documents:
+        ids += start
         for row in tokenizers.encode(tokenizer, list(_pieces(document))):
             ids += row
-        if end is not None:
-            ids.append(end)
-    if not ids:
+        ids += end
+    if len(ids) < 2:
         raise ValueError("Expected text that gives tokens. The tokenizer gave none.")
     return np.array(ids, "int32")
 
@@ -119,23 +129,17 @@ def _pieces(text):
 
 
 def _windows(stream, begins, length, special):
-    """Inputs and targets of the windows that begin there, and which targets exist."""
+    """Inputs and targets of the windows that begin there, and which targets are text."""
     at = np.asarray(begins)[:, None] + np.arange(length)  # (rows, T)
-    exists = at < len(stream)
+    exists = at < len(stream) - 1
+    at = np.where(exists, at, 0)
     pad = special["pad"] or 0
-    targets = np.where(exists, stream[np.minimum(at, len(stream) - 1)], pad)
-    if special["start"] is not None:
-        first = np.full_like(targets[:, :1], special["start"])
-    else:
-        lead = next((special[n] for n in ("end", "pad") if special[n] is not None), 0)
-        before = at[:, :1] - 1
-        first = np.where(before >= 0, stream[np.maximum(before, 0)], lead)
-    inputs = np.where(exists, np.concatenate([first, targets[:, :-1]], axis=1), pad)
-    return inputs.astype("int32"), targets.astype("int32"), exists
+    inputs, targets = (np.where(exists, stream[at + shift], pad) for shift in (0, 1))
+    return inputs.astype("int32"), targets.astype("int32"), exists & (targets != special["start"])
 
 
 def _training(stream, special, length, batch_size, random_offset, seed):
-    tokens = len(stream)
+    tokens = len(stream) - 1
     if random_offset:
         count = max(1, (tokens - length + 1) // length)
         slack = max(0, tokens - count * length)
@@ -148,23 +152,23 @@ def _training(stream, special, length, batch_size, random_offset, seed):
         numbers = random(seed, epoch)
         begins = numbers.integers(slack + 1) + length * numbers.permutation(count)
         for rows in begins[: num_batches * batch_size].reshape(num_batches, batch_size):
-            inputs, targets, exists = _windows(stream, rows, length, special)
-            yield {"token_ids": inputs}, targets, exists.astype("float32")
+            inputs, targets, real = _windows(stream, rows, length, special)
+            yield {"token_ids": inputs}, targets, real.astype("float32")
 
     return batched(batches, num_batches, _signature(batch_size, length))
 
 
 def _test(stream, special, length, batch_size, stride):
     """The first window scores all its tokens, each later one the last `stride`."""
-    extra = -(-max(0, len(stream) - length) // stride)
+    extra = -(-max(0, len(stream) - 1 - length) // stride)
     scored = np.concatenate([[0], length + stride * np.arange(extra)])
     begins = np.concatenate([[0], scored[1:] - (length - stride)])
     num_batches = -(-len(begins) // batch_size)
-    inputs, targets, exists = _windows(stream, begins, length, special)
+    inputs, targets, real = _windows(stream, begins, length, special)
     new = begins[:, None] + np.arange(length) >= scored[:, None]
     rows = num_batches * batch_size
     inputs, targets = (pad_rows(ids, rows, special["pad"] or 0) for ids in (inputs, targets))
-    weights = pad_rows((exists & new).astype("float32"), rows)
+    weights = pad_rows((real & new).astype("float32"), rows)
 
     def batches(epoch):
         for begin in range(0, rows, batch_size):
