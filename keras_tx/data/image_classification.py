@@ -13,6 +13,7 @@ def image_classification(
     batch_size: int = 128,
     class_names: list[str] | None = None,
     test_source=None,
+    features: tuple[str, str] | None = None,
     seed: int = 0,
     download: bool = False,
     data_dir=None,
@@ -37,6 +38,8 @@ def image_classification(
         class_names: Names of the classes, where the source has none; None: their numbers.
         test_source: Another source whose images are the test (its test split, if it has one);
             of the same classes.
+        features: Names of the image and label features of a TFDS data set; None: its supervised
+            keys, or else `("image", "label")`.
         seed: Of the order of the training images.
         download: Whether TFDS may fetch a data set that is not on this machine.
         data_dir: Where TFDS keeps its data sets; None: its default.
@@ -51,7 +54,12 @@ def image_classification(
     """
     check_positive(batch_size=batch_size)
     check_seed(seed)
-    reading = {"image_size": image_size, "download": download, "data_dir": data_dir}
+    reading = {
+        "image_size": image_size,
+        "features": features,
+        "download": download,
+        "data_dir": data_dir,
+    }
     train, test, names = read_images(source, **reading)
     if test_source is not None:
         first, second, test_names = read_images(test_source, **reading)

@@ -21,6 +21,7 @@ def language_modeling(
     random_offset: bool = True,
     test_stride: int | None = None,
     test_source=None,
+    features: str | None = None,
     seed: int = 0,
     download: bool = False,
     data_dir=None,
@@ -54,6 +55,7 @@ def language_modeling(
             window are context with weight 0. None: T, no overlap. Smaller costs time and gives
             every token at least `T - test_stride` tokens of context.
         test_source: Another source whose text is the test (its test split, if it has one).
+        features: Name of the text feature of a TFDS data set; None: `text`, or else the only one.
         seed: Of the order of the training windows.
         download: Whether TFDS may fetch a data set that is not on this machine.
         data_dir: Where TFDS keeps its data sets; None: its default.
@@ -75,9 +77,10 @@ def language_modeling(
             f"Expected test_stride to be at most sequence_length={sequence_length}. "
             f"Received {stride}: tokens would be left out."
         )
-    train, test = read_texts(source, download=download, data_dir=data_dir)
+    reading = {"features": features, "download": download, "data_dir": data_dir}
+    train, test = read_texts(source, **reading)
     if test_source is not None:
-        parts = read_texts(test_source, download=download, data_dir=data_dir)
+        parts = read_texts(test_source, **reading)
         test = parts[0] if parts[1] is None else parts[1]
     elif test is None:
         train, test = hold_out_text(train)

@@ -15,10 +15,10 @@ _TEST_SPLITS = ("test", "validation", "valid", "dev", "val")
 _IMAGE_FILES = {".png", ".jpg", ".jpeg", ".bmp", ".gif"}
 
 
-def read_texts(source, *, download=False, data_dir=None):
+def read_texts(source, *, features=None, download=False, data_dir=None):
     """`(train, test)`, lists of documents.
 
-    Of a TFDS data set the feature `text`, or else its first text feature, is read.
+    Of a TFDS data set `features`, or else `text`, or else its only text feature, is read.
     """
     if _is_path(source):
         opened = _open(source, download, data_dir)
@@ -29,7 +29,7 @@ def read_texts(source, *, download=False, data_dir=None):
                     f"Received the folder {str(source)!r}."
                 )
             return [_read_file(opened)], None
-        name = _text_features(opened, 1)[0]
+        name = _text_features(opened, 1, features)[0]
         parts = _splits(opened)
         return tuple(None if part is None else [_text(row[name]) for row in part] for part in parts)
     documents = list(source) if _is_sequence(source) else None
@@ -38,11 +38,12 @@ def read_texts(source, *, download=False, data_dir=None):
     return documents, None
 
 
-def read_pairs(source, *, download=False, data_dir=None):
+def read_pairs(source, *, features=None, download=False, data_dir=None):
     """`(train, test)`, lists of `(source text, target text)`.
 
-    Of a TFDS data set the supervised keys, or else its first two text features, are read; of a
-    file the first two columns of each line, separated by a tab.
+    Of a TFDS data set `features`, or else the supervised keys, or else its only two text features
+    in the order of their names, are read; of a file the first two columns of each line, separated
+    by a tab.
     """
     if _is_path(source):
         opened = _open(source, download, data_dir)
@@ -53,7 +54,7 @@ def read_pairs(source, *, download=False, data_dir=None):
                     f"dataset_info.json). Received the folder {str(source)!r}."
                 )
             return _read_columns(opened), None
-        first, second = _text_features(opened, 2)
+        first, second = _text_features(opened, 2, features)
         return tuple(
             None if part is None else [(_text(row[first]), _text(row[second])) for row in part]
             for part in _splits(opened)
@@ -71,7 +72,7 @@ def read_pairs(source, *, download=False, data_dir=None):
     return [tuple(pair) for pair in pairs], None
 
 
-def read_images(source, *, image_size=None, download=False, data_dir=None):
+def read_images(source, *, image_size=None, features=None, download=False, data_dir=None):
     """`(train, test, class_names)`; train and test are `(images, labels)`.
 
     Images are uint8 (rows, height, width, channels), labels int32 (rows,).
@@ -81,7 +82,7 @@ def read_images(source, *, image_size=None, download=False, data_dir=None):
         opened = _open(source, download, data_dir)
         if isinstance(opened, pathlib.Path):
             return _read_image_folder(opened, size)
-        image, label = _image_features(opened)
+        image, label = _image_features(opened, features)
         names = getattr(opened.info.features[label], "names", None)
         parts = [
             None
@@ -252,34 +253,40 @@ def _rows(builder, split):
     return list(tfds.as_numpy(dataset))
 
 
-def _text_features(builder, count):
+def _text_features(builder, count, given):
+    """Names of the features to read. Their order in a prepared folder means nothing."""
     import tensorflow_datasets as tfds
 
     features = builder.info.features
-    names = [name for name in features if isinstance(features[name], tfds.features.Text)]
-    preferred = builder.info.supervised_keys if count == 2 else ("text",)
-    if preferred and set(preferred) <= set(names):
-        return list(preferred)
-    if len(names) < count:
+    names = sorted(name for name in features if isinstance(features[name], tfds.features.Text))
+    if given is None:
+        preferred = builder.info.supervised_keys if count == 2 else ("text",)
+        chosen = preferred if preferred and set(preferred) <= set(names) else names
+    else:
+        chosen = (given,) if isinstance(given, str) else tuple(given)
+    if len(chosen) != count or not set(chosen) <= set(names):
+        wanted = "(source, target)" if count == 2 else "a name"
         raise ValueError(
-            f"Expected {builder.info.full_name} to have {count} text feature(s). "
-            f"Its features are {dict(features.items())}."
+            f"Expected {count} text feature(s) of {builder.info.full_name}; pass features={wanted} "
+            f"of {names}. Received features={given!r}."
         )
-    return names[:count]
+    return chosen
 
 
-def _image_features(builder):
+def _image_features(builder, given):
     import tensorflow_datasets as tfds
 
     features = builder.info.features
-    keys = builder.info.supervised_keys or ("image", "label")
-    if not set(keys) <= set(features) or not (
-        isinstance(features[keys[0]], tfds.features.Image)
-        and isinstance(features[keys[1]], tfds.features.ClassLabel)
+    keys = tuple(given or builder.info.supervised_keys or ("image", "label"))
+    if (
+        len(keys) != 2
+        or not set(keys) <= set(features)
+        or not isinstance(features[keys[0]], tfds.features.Image)
+        or not isinstance(features[keys[1]], tfds.features.ClassLabel)
     ):
         raise ValueError(
-            f"Expected {builder.info.full_name} to have an image and a class label. "
-            f"Its features are {dict(features.items())}."
+            f"Expected an image and a class label of {builder.info.full_name}; pass "
+            f"features=(image, label) of {dict(features.items())}. Received features={given!r}."
         )
     return keys
 

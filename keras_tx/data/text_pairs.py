@@ -21,6 +21,7 @@ def text_pairs(
     buckets=4,
     batch_size: int = 64,
     test_source=None,
+    features: tuple[str, str] | None = None,
     seed: int = 0,
     download: bool = False,
     data_dir=None,
@@ -55,6 +56,8 @@ def text_pairs(
             or the lengths themselves, in rising order.
         batch_size: B.
         test_source: Another source whose pairs are the test (its test split, if it has one).
+        features: Names of the source and target features of a TFDS data set; None: its supervised
+            keys, or else its only two text features in the order of their names.
         seed: Of the order of the training batches.
         download: Whether TFDS may fetch a data set that is not on this machine.
         data_dir: Where TFDS keeps its data sets; None: its default.
@@ -75,9 +78,10 @@ def text_pairs(
     if too_long not in ("raise", "drop"):
         raise ValueError(f'Expected too_long to be "raise" or "drop". Received {too_long!r}.')
     _check_buckets(buckets)
-    train, test = read_pairs(source, download=download, data_dir=data_dir)
+    reading = {"features": features, "download": download, "data_dir": data_dir}
+    train, test = read_pairs(source, **reading)
     if test_source is not None:
-        parts = read_pairs(test_source, download=download, data_dir=data_dir)
+        parts = read_pairs(test_source, **reading)
         test = parts[0] if parts[1] is None else parts[1]
     elif test is None:
         train, test = hold_out_pairs(train)
