@@ -69,7 +69,7 @@ class TextGeneration:
     def _read_prompts(self, prompts):
         """Lists of ids; whether they were text; whether there was one prompt without a list."""
         if isinstance(prompts, str):
-            return self._encode([prompts]), True, True
+            return self._encode_texts([prompts]), True, True
         if isinstance(prompts, np.ndarray) or ops.is_tensor(prompts):
             prompts = np.asarray(ops.convert_to_numpy(prompts)).tolist()
         if not isinstance(prompts, (list, tuple)):
@@ -79,14 +79,14 @@ class TextGeneration:
             )
         kinds = {_kind(prompt) for prompt in prompts}
         if kinds == {"text"}:
-            return self._encode([str(prompt) for prompt in prompts]), True, False
+            return self._encode_texts([str(prompt) for prompt in prompts]), True, False
         if kinds == {"id"}:
             return [self._checked(prompts)], False, True
         if kinds <= {"row"}:
             return [self._checked(row) for row in prompts], False, False
         raise ValueError(f"`prompts` must be of one kind. Received a mixture: {sorted(kinds)}")
 
-    def _encode(self, texts):
+    def _encode_texts(self, texts):
         if self.tokenizer is None:
             raise ValueError(
                 f"{self.name} has no tokenizer: give ids, or build the model with `tokenizer=`"
