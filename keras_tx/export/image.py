@@ -1,5 +1,7 @@
 """Signatures of a model of images: encoded bytes or pixels in, labels and probabilities out."""
 
+import dataclasses
+
 import keras
 import numpy as np
 
@@ -19,33 +21,36 @@ def pixels(model: keras.Model) -> np.ndarray:
 
 
 def endpoints(model: keras.Model) -> list[Endpoint]:
-    """`serving_default` from encoded images, `pixels` from uint8 pixels."""
+    """`serving_default` from encoded images, `pixels` from uint8 pixels.
+
+    Files of images have 1, 3 or 4 channels: for others `serving_default` takes pixels too.
+    """
     import tensorflow as tf
 
     height, width, channels = _shape(model)
     names = model.class_names or range(model.num_classes)
-    # The last name answers for bytes that are no image.
-    names = np.array([str(name).encode() for name in names] + [b""])
+    names = [str(name) for name in names]
 
-    def classify(pixels, readable=None):
-        logits = tf.cast(model(pixels, training=False), tf.float32)
-        probabilities = tf.nn.softmax(logits)
-        ids = tf.argmax(logits, -1, tf.int32)
-        if readable is not None:
-            probabilities = tf.where(readable[:, None], probabilities, 0.0)
-            ids = tf.where(readable, ids, -1)
-        labels = tf.gather(tf.constant(names), tf.where(ids < 0, model.num_classes, ids))
-        return {"labels": labels, "label_ids": ids, "probabilities": probabilities}
+    pixels_spec = tf.TensorSpec((None, height, width, channels), tf.uint8, name="pixels")
 
+    # One trace for both signatures.
+    @tf.function(input_signature=[pixels_spec], autograph=False)
     def from_pixels(pixels):
-        return classify(pixels)
+        probabilities = tf.nn.softmax(tf.cast(model(pixels, training=False), tf.float32))
+        ids = tf.argmax(probabilities, -1, tf.int32)
+        labels = tf.gather(tf.constant(names), ids)
+        return {"labels": labels, "label_ids": ids, "probabilities": probabilities}
 
     def from_bytes(image_bytes):
         images, readable = _read(image_bytes, height, width, channels)
-        return classify(images, readable)
+        answer = from_pixels(images)
+        return {
+            "labels": tf.where(readable, answer["labels"], ""),
+            "label_ids": tf.where(readable, answer["label_ids"], -1),
+            "probabilities": tf.where(readable[:, None], answer["probabilities"], 0.0),
+        }
 
     images = pixels(model)
-    encoded = [tf.io.encode_png(image).numpy() for image in images] if channels in (1, 3) else []
     expected = keras.ops.convert_to_numpy(
         keras.ops.softmax(keras.ops.cast(model(images, training=False), "float32"))
     )
@@ -61,6 +66,10 @@ def endpoints(model: keras.Model) -> list[Endpoint]:
         if answer["label_ids"][-1] != -1 or answer["labels"][-1]:
             raise RuntimeError("Bytes that are no image were given a label.")
 
+    by_pixels = Endpoint("pixels", from_pixels, {"pixels": pixels_spec}, {"pixels": images}, check)
+    if channels not in (1, 3, 4):
+        return [dataclasses.replace(by_pixels, name="serving_default"), by_pixels]
+    encoded = [tf.io.encode_png(image).numpy() for image in images]
     return [
         Endpoint(
             "serving_default",
@@ -69,13 +78,7 @@ def endpoints(model: keras.Model) -> list[Endpoint]:
             {"image_bytes": np.array([*encoded, b"no image"], object)},
             check_bytes,
         ),
-        Endpoint(
-            "pixels",
-            from_pixels,
-            {"pixels": tf.TensorSpec((None, height, width, channels), tf.uint8, name="pixels")},
-            {"pixels": images},
-            check,
-        ),
+        by_pixels,
     ]
 
 

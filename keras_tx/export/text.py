@@ -1,5 +1,7 @@
 """Signatures of a model that generates: text or ids in, text and ids out, greedily."""
 
+import dataclasses
+
 import keras
 import numpy as np
 from keras import ops
@@ -34,13 +36,13 @@ def check(model: keras.Model, max_new_tokens: int | None) -> None:
 
 
 def rooms(model: keras.Model) -> np.ndarray:
-    """How many tokens may follow a prompt of 0, 1, ... tokens; 0 from the last entry on."""
-    lengths = np.arange(1, model.max_sequence_length + 1, dtype="int32")
+    """How many tokens may follow a prompt of 0, 1, ... tokens; the last entry is for all longer."""
+    lengths = np.arange(1, model.max_sequence_length + 2, dtype="int32")
     try:
         empty = model.room(np.zeros(1, "int32"))
     except ValueError:  # nothing stands for an empty prompt
         empty = [0]
-    return np.concatenate([empty, model.room(lengths), [0]]).clip(0).astype("int32")
+    return np.concatenate([empty, model.room(lengths)]).clip(0).astype("int32")
 
 
 def resources(model: keras.Model) -> list:
@@ -66,24 +68,38 @@ def fingerprint(model: keras.Model) -> list[np.ndarray]:
 
 def endpoints(model: keras.Model, max_new_tokens: int | None) -> list[Endpoint]:
     """`token_ids` from ids, and `serving_default` from text, or from ids without a tokenizer."""
+    import tensorflow as tf
+
     room = rooms(model)
     most = int(max_new_tokens or room.max())
+    inputs = {
+        "token_ids": tf.TensorSpec((None, None), tf.int32, name="token_ids"),
+        "lengths": tf.TensorSpec((None,), tf.int32, name="lengths"),
+    }
+
+    # One trace for both signatures.
+    @tf.function(input_signature=list(inputs.values()), autograph=False)
+    def generate(token_ids, lengths):
+        return _generate(model, room, most, token_ids, lengths)
+
     token_ids, lengths = map(ops.convert_to_numpy, _made_up_prompts(model))
-    from_ids = _ids_endpoint("token_ids", model, room, most, token_ids, lengths)
+    sample = {"token_ids": token_ids, "lengths": lengths}
+
+    def check(answer):
+        _check_choices(model, room, most, token_ids, lengths, answer)
+
+    from_ids = Endpoint("token_ids", generate, inputs, sample, check)
     if model.tokenizer is None:
-        default = _ids_endpoint("serving_default", model, room, most, token_ids, lengths)
-    else:
-        default = _text_endpoint(model, room, most)
-    return [default, from_ids]
+        return [dataclasses.replace(from_ids, name="serving_default"), from_ids]
+    return [_text_endpoint(model, room, most, generate), from_ids]
 
 
-def _text_endpoint(model, room, most):
+def _text_endpoint(model, room, most, generate):
     import tensorflow as tf
 
     def from_text(text):
         rows = tokenizers.encode_in_graph(model.tokenizer, text)
-        lengths = tf.cast(rows.row_lengths(), tf.int32)
-        answer = _generate(model, room, most, rows.to_tensor(), lengths)
+        answer = generate(rows.to_tensor(), tf.cast(rows.row_lengths(), tf.int32))
         text = tokenizers.decode_in_graph(
             model.output_tokenizer, answer["token_ids"], answer["lengths"]
         )
@@ -118,40 +134,27 @@ def _text_endpoint(model, room, most):
     )
 
 
-def _ids_endpoint(name, model, room, most, token_ids, lengths):
-    import tensorflow as tf
-
-    def from_ids(token_ids, lengths):
-        return _generate(model, room, most, token_ids, lengths)
-
-    return Endpoint(
-        name,
-        from_ids,
-        {
-            "token_ids": tf.TensorSpec((None, None), tf.int32, name="token_ids"),
-            "lengths": tf.TensorSpec((None,), tf.int32, name="lengths"),
-        },
-        {"token_ids": token_ids, "lengths": lengths},
-        lambda answer: _check_choices(model, room, most, token_ids, lengths, answer),
-    )
-
-
 def _generate(model, room, most, token_ids, lengths):
     """The token loop, where a prompt that cannot be answered gets nothing and harms no other."""
     import tensorflow as tf
 
-    longest = len(room) - 2
-    lengths = tf.clip_by_value(lengths, 0, tf.minimum(tf.shape(token_ids)[1], longest + 1))
-    limits = tf.minimum(tf.gather(room, lengths), most)
-    token_ids = token_ids[:, :longest]
-    lengths = tf.minimum(lengths, longest)
+    lengths = tf.clip_by_value(lengths, 0, tf.shape(token_ids)[1])
+    limits = tf.minimum(tf.gather(room, tf.minimum(lengths, len(room) - 1)), most)
+    if not room[-1]:
+        longest = len(room) - 2
+        token_ids, lengths = token_ids[:, :longest], tf.minimum(lengths, longest)
     # A batch of empty prompts still has a place for the token that begins them.
     token_ids = tf.pad(token_ids, [[0, 0], [0, tf.maximum(0, 1 - tf.shape(token_ids)[1])]])
     read = tf.sequence_mask(lengths, tf.shape(token_ids)[1])
     known = (token_ids >= 0) & (token_ids < model.prompt_vocabulary_size)
     limits = tf.where(tf.reduce_all(known | ~read, axis=1), limits, 0)
     token_ids = tf.where(known & read, token_ids, model.pad_token_id or 0)
-    return model.generate_ids(token_ids, lengths, limits, Greedy(), most)
+    answer = model.generate_ids(token_ids, lengths, limits, Greedy(), most)
+    if "attention_scores" in answer:
+        # A row that is done waits for the others: what it looked at then is no part of its answer.
+        written = tf.sequence_mask(answer["lengths"], most)
+        answer["attention_scores"] = tf.where(written[..., None], answer["attention_scores"], 0.0)
+    return answer
 
 
 def _made_up_prompts(model):
@@ -170,7 +173,7 @@ def _check_choices(model, room, most, token_ids, lengths, answer):
     which rounding decides are both right.
     """
     served, counts = answer["token_ids"], answer["lengths"]
-    limits = np.minimum(room[lengths], most)
+    limits = np.minimum(room[np.minimum(lengths, len(room) - 1)], most)
     inputs = model.prompt_inputs(ops.convert_to_tensor(token_ids), ops.convert_to_tensor(lengths))
     steps = min(most, CHECKED_TOKENS)
     logits, state = model.start(inputs, steps)
@@ -179,9 +182,10 @@ def _check_choices(model, room, most, token_ids, lengths, answer):
         slack = 10 * tolerance(model) * max(1.0, np.abs(scores).max())
         chosen = served[:, place].copy()
         ends = (counts == place) & (place < limits)
-        if ends.any() and model.end_token_id is None:
-            raise RuntimeError(f"The artefact of {model.name!r} ends a reply too early.")
-        chosen[ends] = model.end_token_id
+        if ends.any():
+            if model.end_token_id is None:
+                raise RuntimeError(f"The artefact of {model.name!r} ends a reply too early.")
+            chosen[ends] = model.end_token_id
         open_ = (place < counts) | ends
         rows = np.arange(len(chosen))
         wrong = open_ & (scores[rows, chosen] < scores.max(axis=1) - slack)
