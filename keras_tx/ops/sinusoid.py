@@ -16,9 +16,10 @@ def sinusoid(positions, dim: int, max_wavelength: float = 10000.0):
         float32 (..., dim): feature 2 i is the sine, 2 i + 1 the cosine.
     """
     exponents = 2 * (np.arange(dim) // 2) / dim
-    frequencies = (float(max_wavelength) ** -exponents).astype("float32")
+    frequencies = ops.convert_to_tensor(float(max_wavelength) ** -exponents, "float32")
     angles = ops.cast(positions, "float32")[..., None] * frequencies
-    return ops.where(np.arange(dim) % 2 == 0, ops.sin(angles), ops.cos(angles))
+    is_sine = ops.convert_to_tensor(np.arange(dim) % 2 == 0)
+    return ops.where(is_sine, ops.sin(angles), ops.cos(angles))
 
 
 def sinusoid_2d(height: int, width: int, dim: int, max_wavelength: float = 10000.0):
