@@ -1,0 +1,95 @@
+"""Cached equals uncached (law 4), and nothing later is ever seen (law 3)."""
+
+import numpy as np
+import pytest
+from keras import ops
+
+import keras_tx as ktx
+from keras_tx import kernels
+from tests.models import tools
+
+LENGTHS = np.array([1, 3, 7, 5, 2], "int32")
+STEPS = 6
+
+
+@pytest.fixture(scope="module", params=sorted(tools.GPT_VARIANTS))
+def gpt(request):
+    return tools.make_gpt(request.param)
+
+
+@pytest.fixture(scope="module")
+def forward(gpt):
+    return tools.forward(gpt)
+
+
+def stepwise_logits(gpt, prompts, lengths, following):
+    """Logits (B, steps + 1, V) after the prompts and after each following token."""
+
+    def run(prompts, lengths, following):
+        logits, state = gpt.start({"token_ids": prompts, "lengths": lengths}, STEPS)
+        kept = ops.zeros((len(LENGTHS), STEPS + 1, tools.VOCABULARY)) + logits[:, None]
+        places = ops.arange(STEPS + 1)[None, :, None]
+
+        def step(index, kept, state):
+            logits, state = gpt.step(ops.take(following, index, axis=1), state)
+            return index + 1, ops.where(places == index + 1, logits[:, None], kept), state
+
+        first = (ops.cast(0, "int32"), kept, state)
+        return ops.while_loop(lambda index, *_: index < STEPS, step, first)[1]
+
+    arguments = [ops.convert_to_tensor(value) for value in (prompts, lengths, following)]
+    return ops.convert_to_numpy(kernels.compiled(run, gpt.variables)(*arguments))
+
+
+def test_each_cached_step_gives_the_logits_of_the_whole_sequence(gpt, forward):
+    whole = tools.tokens(len(LENGTHS), tools.LENGTH)
+    prompts = np.where(np.arange(8) < LENGTHS[:, None], whole[:, :8], 4)
+    following = np.stack([row[n : n + STEPS] for row, n in zip(whole, LENGTHS, strict=True)])
+    cached = stepwise_logits(gpt, prompts.astype("int32"), LENGTHS, following)
+    uncached = forward(whole)
+    for row, length in enumerate(LENGTHS):
+        tools.assert_close(cached[row], uncached[row, length - 1 : length + STEPS])
+
+
+def test_a_later_token_changes_nothing_before_it(forward):
+    token_ids = tools.tokens(len(LENGTHS), tools.LENGTH)
+    changed = token_ids.copy()
+    changed[:, 7:] = (changed[:, 7:] + 5) % tools.VOCABULARY
+    one, other = forward(token_ids), forward(changed)
+    np.testing.assert_allclose(one[:, :7], other[:, :7], atol=1e-6)
+    assert np.abs(one[:, 7] - other[:, 7]).max() > 1e-2
+
+
+def test_all_later_tokens_see_an_earlier_one_unless_a_window_hides_it(gpt, forward):
+    token_ids = tools.tokens(1, tools.LENGTH)
+    changed = token_ids.copy()
+    changed[:, 0] = (changed[:, 0] + 5) % tools.VOCABULARY
+    moved = np.abs(forward(np.repeat(token_ids, 5, 0)) - forward(np.repeat(changed, 5, 0)))
+    moved = moved[0].max(axis=-1)
+    windows = [block.attention.window for block in gpt.blocks]
+    if None in windows:
+        assert (moved > 1e-6).all()
+    else:  # two layers with a window of 3 reach 4 tokens back
+        reach = sum(window - 1 for window in windows)
+        assert (moved[: reach + 1] > 1e-6).all() and not moved[reach + 1 :].any()
+
+
+def test_dropout_keeps_the_order():
+    gpt = tools.make_gpt(dropout=0.4)
+    token_ids = tools.tokens(1, 7)
+    changed = token_ids.copy()
+    changed[:, 5:] = (changed[:, 5:] + 5) % tools.VOCABULARY
+    seeds = [v for v in gpt.non_trainable_variables if "seed" in v.path]
+    before = [ops.convert_to_numpy(seed) for seed in seeds]
+    one = ops.convert_to_numpy(gpt(token_ids, training=True))
+    for seed, value in zip(seeds, before, strict=True):
+        seed.assign(value)
+    other = ops.convert_to_numpy(gpt(changed, training=True))
+    np.testing.assert_allclose(one[:, :5], other[:, :5], atol=1e-6)
+
+
+def test_a_vit_sees_every_patch_from_every_patch():
+    vit = tools.make_vit(num_layers=1)
+    _, scores = vit(tools.images(1), return_attention_scores=True)
+    assert (ops.convert_to_numpy(scores["block_0"]) > 0).all()
+    assert isinstance(vit, ktx.ViT)
