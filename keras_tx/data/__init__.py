@@ -3,7 +3,7 @@
 Importing this package imports no TensorFlow; the functions do.
 """
 
-from keras_tx.data import tokenizers
+from keras_tx.data import tokenizers as tokenizers
 from keras_tx.data.batches import set_epoch
 from keras_tx.data.bits_per_byte import bits_per_byte, covered_text
 from keras_tx.data.image_classification import image_classification
@@ -18,6 +18,5 @@ __all__ = [
     "language_modeling",
     "set_epoch",
     "text_pairs",
-    "tokenizers",
     "train_tokenizer",
 ]

@@ -5,8 +5,10 @@ H head_dim, D hidden_dim, F intermediate_dim, E experts, V vocabulary, P patches
 boolean, True = take part.
 """
 
+from keras_tx.layers.bahdanau_attention import BahdanauAttention
 from keras_tx.layers.feed_forward import FeedForward
 from keras_tx.layers.learned_encoding import LearnedEncoding
+from keras_tx.layers.luong_attention import LuongAttention
 from keras_tx.layers.moe_ffn import MoEFFN
 from keras_tx.layers.multi_head_cross_attention import MultiHeadCrossAttention
 from keras_tx.layers.multi_head_self_attention import MultiHeadSelfAttention
@@ -16,8 +18,10 @@ from keras_tx.layers.sinusoidal_encoding import SinusoidalEncoding
 from keras_tx.layers.transformer_block import TransformerBlock
 
 __all__ = [
+    "BahdanauAttention",
     "FeedForward",
     "LearnedEncoding",
+    "LuongAttention",
     "MoEFFN",
     "MultiHeadCrossAttention",
     "MultiHeadSelfAttention",
