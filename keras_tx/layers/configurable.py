@@ -3,6 +3,7 @@
 import inspect
 
 import keras
+import numpy as np
 
 
 def _serialize(value):
@@ -10,6 +11,8 @@ def _serialize(value):
         return [_serialize(item) for item in value]
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
+    if isinstance(value, np.generic):
+        return value.item()
     if inspect.isfunction(value):
         return keras.activations.serialize(value)
     config = keras.saving.serialize_keras_object(value)

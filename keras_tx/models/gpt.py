@@ -9,8 +9,9 @@ from keras_tx.layers.rotary_encoding import RotaryEncoding
 from keras_tx.layers.sinusoidal_encoding import SinusoidalEncoding
 from keras_tx.layers.transformer_block import TransformerBlock
 from keras_tx.models.blocks import make_blocks
-from keras_tx.models.model import Model, check_ids, real_tokens, vocabulary_from
+from keras_tx.models.model import Model, check_ids, check_length, real_tokens, vocabulary_from
 from keras_tx.models.text_generation import TextGeneration, special_token_ids
+from keras_tx.ops import cache as cache_ops
 
 POSITIONS = ("learned", "sinusoidal", "rotary", None)
 
@@ -157,25 +158,31 @@ class GPT(TextGeneration, Model):
 
         if position == "auto":
             position = "learned" if block is None else None
-        template = block or TransformerBlock(
-            num_heads or max(1, hidden_dim // 64),
-            intermediate_dim,
-            num_key_value_heads=num_key_value_heads,
-            head_dim=head_dim,
-            causal=True,
-            window=window,
-            position=RotaryEncoding() if position == "rotary" else None,
-            gated=gated,
-            activation=activation,
-            normalization=normalization,
-            normalization_order=normalization_order,
-            dropout=dropout,
-            layer_norm_epsilon=layer_norm_epsilon,
-            use_bias=use_bias,
-            kernel_initializer=kernel_initializer,
-        )
+        elif position == "rotary" and block is not None:
+            raise ValueError(
+                'position="rotary" is for blocks made from numbers. For a `block`, pass the '
+                "encoding to its attention: MultiHeadSelfAttention(..., position=RotaryEncoding())"
+            )
+        if block is None:
+            block = TransformerBlock(
+                max(1, hidden_dim // 64) if num_heads is None else num_heads,
+                intermediate_dim,
+                num_key_value_heads=num_key_value_heads,
+                head_dim=head_dim,
+                causal=True,
+                window=window,
+                position=RotaryEncoding() if position == "rotary" else None,
+                gated=gated,
+                activation=activation,
+                normalization=normalization,
+                normalization_order=normalization_order,
+                dropout=dropout,
+                layer_norm_epsilon=layer_norm_epsilon,
+                use_bias=use_bias,
+                kernel_initializer=kernel_initializer,
+            )
         self._make_embeddings(position, embeddings_initializer)
-        self.blocks = make_blocks(template, num_layers, hidden_dim, self.dtype_policy)
+        self.blocks = make_blocks(block, num_layers, hidden_dim, self.dtype_policy)
         for layer in self.blocks:
             if not getattr(layer.attention, "causal", True):
                 raise ValueError(
@@ -225,6 +232,7 @@ class GPT(TextGeneration, Model):
     def call(self, inputs, return_attention_scores=False, training=None):
         if not isinstance(inputs, dict):
             inputs = {"token_ids": inputs}
+        check_length("token_ids", inputs["token_ids"].shape, self.max_sequence_length)
         x = self._embed(inputs["token_ids"], inputs.get("positions"), training)
         arguments = {
             "padding_mask": real_tokens(inputs["token_ids"], self.pad_token_id),
@@ -266,29 +274,43 @@ class GPT(TextGeneration, Model):
         token_ids = self._start_if_empty(token_ids, lengths)
         lengths = ops.maximum(lengths, 1)
         batch, length = ops.shape(token_ids)
-        caches = [
-            block.attention.empty_cache(batch, length + max_new_tokens, self.hidden_dim)
-            for block in self.blocks
-        ]
-        x, caches = self._extend(token_ids, caches, ops.zeros((batch,), "int32"))
+        capacity = length + max_new_tokens
+        state = {
+            "caches": [
+                block.attention.empty_cache(batch, capacity, self.hidden_dim)
+                for block in self.blocks
+            ],
+            "position": ops.zeros((batch,), "int32"),
+        }
+        if self.pad_token_id is not None:
+            state["is_real"] = ops.zeros((batch, 1, capacity, 1), "bool")
+        x, state = self._extend(token_ids, state)
         last = ops.take_along_axis(x, (lengths - 1)[:, None, None], axis=1)
-        return self._logits(last)[:, 0], {"caches": caches, "position": lengths}
+        return self._logits(last)[:, 0], {**state, "position": lengths}
 
     def step(self, tokens, state):
         """Adds one token to each row: tokens (B,) -> logits (B, V) and the state."""
-        x, caches = self._extend(tokens[:, None], state["caches"], state["position"])
-        return self._logits(x)[:, 0], {"caches": caches, "position": state["position"] + 1}
+        x, state = self._extend(tokens[:, None], state)
+        return self._logits(x)[:, 0], state
 
-    def _extend(self, token_ids, caches, position):
-        length = ops.shape(token_ids)[1]
+    def _extend(self, token_ids, state):
+        length, position = ops.shape(token_ids)[1], state["position"]
         positions = position[:, None] + ops.arange(length, dtype="int32")[None, :]
         # Rows that are done, or padded, may point past the last position: nobody reads them.
         x = self._embed(token_ids, ops.minimum(positions, self.max_sequence_length - 1))
+        state = {**state, "position": position + length}
+        mask = None
+        if "is_real" in state:  # a padding id hides itself here as it does in `call`
+            is_real = real_tokens(token_ids, self.pad_token_id)[:, None, :, None]
+            state["is_real"] = cache_ops.write(state["is_real"], is_real, position)
+            mask = ops.transpose(state["is_real"], (0, 1, 3, 2))  # (B, 1, 1, S)
         extended = []
-        for block, cache in zip(self.blocks, caches, strict=True):
-            x, cache = block(x, cache=cache, cache_index=position, training=False)
+        for block, cache in zip(self.blocks, state["caches"], strict=True):
+            x, cache = block(
+                x, cache=cache, cache_index=position, attention_mask=mask, training=False
+            )
             extended.append(cache)
-        return x, extended
+        return x, {**state, "caches": extended}
 
     def _start_if_empty(self, token_ids, lengths):
         if self.start_token_id is None:
@@ -322,8 +344,29 @@ class GPT(TextGeneration, Model):
         return ops.cast(real_tokens(targets, self.pad_token_id), "float32")
 
     def check_inputs(self, inputs):
-        ids = inputs["token_ids"] if isinstance(inputs, dict) else inputs
-        check_ids("token_ids", ids, self.vocabulary_size, self.max_sequence_length)
+        if not isinstance(inputs, dict):
+            inputs = {"token_ids": inputs}
+        known = {"token_ids", "segment_ids", "positions"}
+        if "token_ids" not in inputs or not known.issuperset(inputs):
+            raise ValueError(
+                "The inputs must be `token_ids`, or a dictionary of it and, optionally, "
+                f"`segment_ids` and `positions`. Received: {sorted(inputs)}"
+            )
+        check_ids("token_ids", inputs["token_ids"], self.vocabulary_size)
+        limit = self.max_sequence_length
+        check_length("token_ids", inputs["token_ids"].shape, limit)
+        for name in sorted(known & set(inputs)):
+            if inputs[name].shape != inputs["token_ids"].shape:
+                raise ValueError(
+                    f"`{name}` must have the shape of `token_ids`, {inputs['token_ids'].shape}. "
+                    f"Received: {inputs[name].shape}"
+                )
+        positions = inputs.get("positions", np.zeros(1))
+        if positions.size and not 0 <= positions.min() <= positions.max() < limit:
+            raise ValueError(
+                f"`positions` must be from 0 to {limit - 1} (max_sequence_length={limit}). "
+                f"Received: from {positions.min()} to {positions.max()}"
+            )
 
     def compute_output_shape(self, inputs_shape):
         shape = inputs_shape["token_ids"] if isinstance(inputs_shape, dict) else inputs_shape

@@ -50,6 +50,10 @@ class Model(Configurable, CrossEntropyTraining, keras.Model):
     def check_inputs(self, inputs):
         """Raises ValueError for concrete (numpy) inputs that the model cannot take."""
 
+    def compute_output_spec(self, *args, **kwargs):
+        # From `call`, not from a shape: the scores, where asked for, and float32 logits.
+        return keras.Operation.compute_output_spec(self, *args, **kwargs)
+
     def __call__(self, inputs, *args, **kwargs):
         self._check_concrete(inputs)
         return super().__call__(inputs, *args, **kwargs)
@@ -78,7 +82,7 @@ class Model(Configurable, CrossEntropyTraining, keras.Model):
         return export(self, filepath, **kwargs)
 
 
-def check_ids(name: str, ids, vocabulary_size: int, max_length: int | None = None):
+def check_ids(name: str, ids, vocabulary_size: int):
     """Raises ValueError unless `ids` is an integer (B, T) array, 0 <= id < vocabulary_size."""
     ids = np.asarray(ids)
     if ids.ndim != 2 or not np.issubdtype(ids.dtype, np.integer):
@@ -91,10 +95,15 @@ def check_ids(name: str, ids, vocabulary_size: int, max_length: int | None = Non
             f"`{name}` must be from 0 to {vocabulary_size - 1} (vocabulary_size={vocabulary_size})."
             f" Received: from {ids.min()} to {ids.max()}. Was it made with another tokenizer?"
         )
-    if max_length is not None and ids.shape[1] > max_length:
+
+
+def check_length(name: str, shape, max_length: int):
+    """Raises ValueError if a known length in `shape` (B, T) is above `max_length`."""
+    length = shape[1] if len(shape) == 2 else None
+    if isinstance(length, int) and length > max_length:
         raise ValueError(
             f"`{name}` may be at most max_sequence_length={max_length} long. Received: length "
-            f"{ids.shape[1]}. Shorten it, or build the model with a larger max_sequence_length."
+            f"{length}. Shorten it, or build the model with a larger max_sequence_length."
         )
 
 
@@ -103,13 +112,13 @@ def real_tokens(ids, pad_token_id):
     return None if pad_token_id is None else ops.not_equal(ids, pad_token_id)
 
 
-def check_images(images, size: tuple[int, int], num_channels: int):
-    """Raises ValueError unless `images` is (B, height, width, channels) of this size."""
-    expected = (*size, num_channels)
-    if np.ndim(images) != 4 or np.shape(images)[1:] != expected:
+def check_images(shape, size: tuple[int, int], num_channels: int):
+    """Raises ValueError unless `shape` is (B, height, width, channels) of this size."""
+    expected, shape = (*size, num_channels), tuple(shape)
+    if len(shape) != 4 or shape[1:] != expected:
         raise ValueError(
             f"Images must be (batch, height, width, channels) with {expected}. "
-            f"Received: shape {np.shape(images)}. Resize them, or build the model with another "
+            f"Received: shape {shape}. Resize them, or build the model with another "
             "`image_size` or `num_channels`."
         )
 

@@ -424,6 +424,10 @@ class Seq2Seq(TextGeneration, Model):
         return self.vocabulary_size
 
     @property
+    def prompt_pad_token_id(self):
+        return self.source_pad_token_id
+
+    @property
     def output_tokenizer(self):
         return self.tokenizer if self.target_tokenizer is None else self.target_tokenizer
 

@@ -52,7 +52,7 @@ class TextGeneration:
         """
         strategy = decoding.get(strategy)
         rows, is_text, is_single = self._read_prompts(prompts)
-        if stop is not None and not is_text:
+        if stop is not None and rows and not is_text:
             raise ValueError("`stop` is text: it needs prompts that are text, not ids")
         stops = [stop] if isinstance(stop, str) else list(stop or [])
         results = self._generate_rows(rows, strategy, max_new_tokens) if rows else {}
@@ -84,7 +84,10 @@ class TextGeneration:
             return [self._checked(prompts)], False, True
         if kinds <= {"row"}:
             return [self._checked(row) for row in prompts], False, False
-        raise ValueError(f"`prompts` must be of one kind. Received a mixture: {sorted(kinds)}")
+        raise ValueError(
+            "`prompts` must be texts alone, integers alone or lists of integers alone. "
+            f"Received a list of: {', '.join(sorted(kinds))}"
+        )
 
     def _encode_texts(self, texts):
         if self.tokenizer is None:
@@ -102,13 +105,20 @@ class TextGeneration:
                 f"The ids of a prompt must be from 0 to {size - 1}. "
                 f"Received: from {min(row)} to {max(row)}"
             )
+        while row and row[-1] == self.prompt_pad_token_id:  # rows of an array are padded
+            row.pop()
         return row
+
+    @property
+    def prompt_pad_token_id(self):
+        """Padding behind a prompt, which is no part of it; None if there is none."""
+        return self.pad_token_id
 
     def _generate_rows(self, rows, strategy, max_new_tokens):
         lengths = np.array([len(row) for row in rows], "int32")
         room = self.room(lengths)
         if max_new_tokens is not None and (
-            not isinstance(max_new_tokens, int) or max_new_tokens < 1
+            not isinstance(max_new_tokens, (int, np.integer)) or max_new_tokens < 1
         ):
             raise ValueError(f"`max_new_tokens` must be at least 1. Received: {max_new_tokens!r}")
         if room.min() < 1:

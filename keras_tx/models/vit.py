@@ -159,19 +159,20 @@ class ViT(Model):
         self.pixel_std = pixel_std
 
         self._make_embeddings()
-        template = block or TransformerBlock(
-            num_heads or max(1, hidden_dim // 64),
-            intermediate_dim,
-            gated=gated,
-            activation=activation,
-            normalization=normalization,
-            normalization_order=normalization_order,
-            dropout=dropout,
-            layer_norm_epsilon=layer_norm_epsilon,
-            use_bias=use_bias,
-            kernel_initializer=kernel_initializer,
-        )
-        self.blocks = make_blocks(template, num_layers, hidden_dim, self.dtype_policy)
+        if block is None:
+            block = TransformerBlock(
+                max(1, hidden_dim // 64) if num_heads is None else num_heads,
+                intermediate_dim,
+                gated=gated,
+                activation=activation,
+                normalization=normalization,
+                normalization_order=normalization_order,
+                dropout=dropout,
+                layer_norm_epsilon=layer_norm_epsilon,
+                use_bias=use_bias,
+                kernel_initializer=kernel_initializer,
+            )
+        self.blocks = make_blocks(block, num_layers, hidden_dim, self.dtype_policy)
         self.output_norm = None
         if self.blocks[-1].normalization_order == "pre":
             self.output_norm = make_normalization(
@@ -213,6 +214,7 @@ class ViT(Model):
         )
 
     def call(self, inputs, return_attention_scores=False, training=None):
+        self.check_inputs(inputs)
         x = self._embed(inputs, training)
         scores = {}
         for block in self.blocks:
@@ -244,7 +246,7 @@ class ViT(Model):
         return self.embedding_dropout(x, training=training)
 
     def check_inputs(self, inputs):
-        check_images(inputs, patch_pair(self.image_size), self.num_channels)
+        check_images(inputs.shape, patch_pair(self.image_size), self.num_channels)
 
     def compute_output_shape(self, inputs_shape):
         return (inputs_shape[0], self.num_classes)

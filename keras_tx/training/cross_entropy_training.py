@@ -13,12 +13,12 @@ class CrossEntropyTraining:
     divided by the sum of weights, in `fit` and in `evaluate`, whatever the batch size and
     however much padding. Losses that layers add (`add_loss`) are trained on, and are not part
     of the reported `loss`. With a loss in `compile`, Keras' own training is left as it is.
-    Metrics given to `compile` are reported beside the model's own.
+    Metrics given to `compile` are reported beside the model's own, whose names win.
     """
 
     def make_trackers(self):
-        self.log_loss_tracker = keras.metrics.Mean(name="log_loss")
-        self.accuracy_tracker = keras.metrics.Mean(name="accuracy")
+        self.log_loss_tracker = keras.metrics.Mean(name="own_loss")
+        self.accuracy_tracker = keras.metrics.Mean(name="own_accuracy")
 
     def compile(self, optimizer="adamw", loss=None, metrics=None, weighted_metrics=None, **kwargs):
         """Keras' `compile`; without a `loss` the model uses its own loss and accuracy."""
@@ -44,9 +44,18 @@ class CrossEntropyTraining:
         """Weights of the targets by themselves, in their shape; padding would be 0."""
         return ops.ones(ops.shape(targets), "float32")
 
+    def log_likelihood(self, y_pred, y):
+        """log p(target), and 1.0 where the prediction is right, for what `call` returned."""
+        return token_log_likelihood(y_pred, y)
+
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         if not self.owns_loss:
             return super().compute_loss(x, y, y_pred, sample_weight, training)
+        if y is None:
+            raise ValueError(
+                f"{self.name} trains on (inputs, targets), or (inputs, targets, sample_weight). "
+                "Received no targets. Pass them, or compile with a loss that needs none."
+            )
         weights = self.target_weights(x, y)
         if sample_weight is not None:
             sample_weight = ops.cast(sample_weight, "float32")
@@ -54,7 +63,7 @@ class CrossEntropyTraining:
             weights = weights * ops.reshape(
                 sample_weight, (*ops.shape(sample_weight), *[1] * missing)
             )
-        log_likelihood, correct = token_log_likelihood(y_pred, y)
+        log_likelihood, correct = self.log_likelihood(y_pred, y)
         self.log_loss_tracker.update_state(-log_likelihood, weights)
         self.accuracy_tracker.update_state(correct, weights)
         total = ops.sum(weights)
@@ -65,9 +74,8 @@ class CrossEntropyTraining:
 
     def get_metrics_result(self):
         results = super().get_metrics_result()
-        log_loss = results.pop(self.log_loss_tracker.name)
-        if self.owns_loss:
-            results["loss"] = log_loss
-        else:
-            results.pop(self.accuracy_tracker.name)
-        return results
+        own = {
+            "loss": results.pop(self.log_loss_tracker.name),
+            "accuracy": results.pop(self.accuracy_tracker.name),
+        }
+        return {**results, **own} if self.owns_loss else results

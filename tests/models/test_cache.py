@@ -1,10 +1,10 @@
 """Cached equals uncached (law 4), and nothing later is ever seen (law 3)."""
 
+import keras
 import numpy as np
 import pytest
 from keras import ops
 
-import keras_tx as ktx
 from keras_tx import kernels
 from tests.models import tools
 
@@ -14,7 +14,8 @@ STEPS = 6
 
 @pytest.fixture(scope="module", params=sorted(tools.GPT_VARIANTS))
 def gpt(request):
-    return tools.make_gpt(request.param)
+    # With a padding id, so that it hides itself in the cache as it does in `call`.
+    return tools.make_gpt(request.param, pad_token_id=3 if request.param != "none" else None)
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +57,7 @@ def test_a_later_token_changes_nothing_before_it(forward):
     changed = token_ids.copy()
     changed[:, 7:] = (changed[:, 7:] + 5) % tools.VOCABULARY
     one, other = forward(token_ids), forward(changed)
-    np.testing.assert_allclose(one[:, :7], other[:, :7], atol=1e-6)
+    tools.assert_close(one[:, :7], other[:, :7])
     assert np.abs(one[:, 7] - other[:, 7]).max() > 1e-2
 
 
@@ -76,20 +77,24 @@ def test_all_later_tokens_see_an_earlier_one_unless_a_window_hides_it(gpt, forwa
 
 def test_dropout_keeps_the_order():
     gpt = tools.make_gpt(dropout=0.4)
+    seeds = [v for v in gpt.non_trainable_variables if "seed" in v.path]
+    before = [ops.convert_to_numpy(seed.value) for seed in seeds]
+
+    def trained(token_ids):
+        keras.utils.set_random_seed(1)
+        for seed, value in zip(seeds, before, strict=True):
+            seed.assign(value)
+        return ops.convert_to_numpy(gpt(token_ids, training=True))
+
     token_ids = tools.tokens(1, 7)
     changed = token_ids.copy()
     changed[:, 5:] = (changed[:, 5:] + 5) % tools.VOCABULARY
-    seeds = [v for v in gpt.non_trainable_variables if "seed" in v.path]
-    before = [ops.convert_to_numpy(seed) for seed in seeds]
-    one = ops.convert_to_numpy(gpt(token_ids, training=True))
-    for seed, value in zip(seeds, before, strict=True):
-        seed.assign(value)
-    other = ops.convert_to_numpy(gpt(changed, training=True))
-    np.testing.assert_allclose(one[:, :5], other[:, :5], atol=1e-6)
+    one, other = trained(token_ids), trained(changed)
+    tools.assert_close(one[:, :5], other[:, :5])
+    assert np.abs(one - ops.convert_to_numpy(gpt(token_ids, training=False))).max() > 1e-2
 
 
 def test_a_vit_sees_every_patch_from_every_patch():
     vit = tools.make_vit(num_layers=1)
     _, scores = vit(tools.images(1), return_attention_scores=True)
     assert (ops.convert_to_numpy(scores["block_0"]) > 0).all()
-    assert isinstance(vit, ktx.ViT)
