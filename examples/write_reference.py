@@ -70,7 +70,7 @@ def training_texts() -> list[str]:
     import tensorflow_datasets as tfds
 
     versions = sorted(REFERENCE.glob("*.*.*"))
-    rows = tfds.builder_from_directory(versions[-1]).as_data_source("train")
+    rows = tfds.as_numpy(tfds.builder_from_directory(versions[-1]).as_dataset("train"))
     return [row["text"].decode() for row in rows]
 
 
