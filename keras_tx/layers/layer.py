@@ -14,7 +14,9 @@ class Layer(Configurable, keras.layers.Layer):
 
     def compute_output_spec(self, *args, **kwargs):
         if kwargs.get("return_attention_scores") or kwargs.get("cache") is not None:
-            return keras.Operation.compute_output_spec(self, *args, **kwargs)  # several outputs
+            # Traced, for the extras' sake. On PyTorch a trace leaves the weights in float32.
+            output, *extras = keras.Operation.compute_output_spec(self, *args, **kwargs)
+            return (keras.KerasTensor(output.shape, self.compute_dtype), *extras)
         return super().compute_output_spec(*args, **kwargs)
 
 

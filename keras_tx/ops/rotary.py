@@ -1,13 +1,14 @@
 """Rotary position encoding: Su et al. 2021 (RoFormer), Eq. 34."""
 
+import numpy as np
 from keras import ops
 
 
 def rotary_angles(positions, dim: int, max_wavelength: float = 10000.0):
     """position * max_wavelength ** (-2 i / dim) for i < dim / 2, float32 (..., T, dim / 2)."""
-    exponents = ops.arange(0, dim, 2, dtype="float32") / dim
-    frequencies = ops.power(ops.cast(max_wavelength, "float32"), -exponents)
-    return ops.cast(positions, "float32")[..., None] * frequencies
+    # In float64 first: a frequency's error is multiplied by the position.
+    frequencies = float(max_wavelength) ** (-np.arange(0, dim, 2) / dim)
+    return ops.cast(positions, "float32")[..., None] * ops.convert_to_tensor(frequencies, "float32")
 
 
 def rotate(x, angles, interleaved: bool = False):
