@@ -1,0 +1,83 @@
+"""Laws 3 and 4: what comes later changes nothing, and cached equals uncached."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from tests.contract.cases import CASES, D, T, built, twin
+from tests.contract.running import arrays, assert_close, call
+
+causal_cases = pytest.mark.parametrize(
+    "case", [case for case in CASES if case.causal], ids=lambda case: case.name
+)
+cached_cases = pytest.mark.parametrize(
+    "case", [case for case in CASES if case.cached], ids=lambda case: case.name
+)
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["inference", "dropout"])
+@causal_cases
+def test_a_later_input_changes_nothing_before_it(case, training):
+    if training and not case.has_dropout:
+        training = False
+    inputs = case.inputs()
+    changed = {**inputs, "x": inputs["x"].copy()}
+    changed["x"][:, 3:] += 11.0
+    outputs = []
+    for x in (inputs, changed):
+        keras.utils.set_random_seed(7)  # the same dropout
+        outputs.append(call(twin(case) if training else built(case), x, training=training))
+    assert_close(outputs[1][:, :3], outputs[0][:, :3])
+    assert np.abs(outputs[1][:, 3:] - outputs[0][:, 3:]).max() > 1e-2
+
+
+def empty_cache(layer, batch, length):
+    attention = getattr(layer, "attention", layer)
+    return attention.empty_cache(batch, length, D)
+
+
+@cached_cases
+def test_steps_with_a_cache_equal_the_whole_sequence(case):
+    layer, x = built(case), case.inputs()["x"]
+    lengths = np.array([1, 3, 2])  # of the prompts, right-padded to 3
+    prompt = np.where(np.arange(3)[None, :, None] < lengths[:, None, None], x[:, :3], 37.0)
+    output, cache = layer(
+        prompt.astype("float32"),
+        cache=empty_cache(layer, len(x), T + 2),
+        cache_index=np.zeros(len(x), "int32"),
+    )
+    output = arrays(output)
+    expected = call(layer, {"x": x})
+    for row, length in enumerate(lengths):
+        assert_close(output[row, :length], expected[row, :length])
+
+    for step in range(T - lengths.max()):
+        place = lengths + step
+        token = np.take_along_axis(x, place[:, None, None], axis=1)
+        output, scores, cache = layer(
+            token,
+            cache=cache,
+            cache_index=place.astype("int32"),
+            return_attention_scores=True,
+        )
+        right = np.take_along_axis(expected, place[:, None, None], axis=1)
+        assert_close(arrays(output), right)
+        later = np.arange(T + 2)[None, :] > place[:, None]
+        assert not arrays(scores)[:, :, 0][np.broadcast_to(later[:, None], (3, 6, T + 2))].any()
+
+
+@pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
+@cached_cases
+def test_the_cache_has_the_compute_dtype_and_loses_nothing_to_it(case, dtype):
+    layer, x = twin(case, dtype=dtype), case.inputs()["x"]
+    cache = empty_cache(layer, len(x), T)
+    assert keras.backend.standardize_dtype(cache[0].dtype) == layer.compute_dtype
+    for place in range(T):
+        output, cache = layer(
+            x[:, place : place + 1], cache=cache, cache_index=np.full(len(x), place, "int32")
+        )
+    assert keras.backend.standardize_dtype(cache[0].dtype) == layer.compute_dtype
+    expected = call(layer, {"x": x})[:, -1:]
+    epsilon = float(ops.finfo(layer.compute_dtype).eps) if hasattr(ops, "finfo") else 2**-7
+    assert_close(arrays(output), expected, 4 * epsilon)

@@ -1,0 +1,123 @@
+"""Law 1: the constructor is the configuration; building and calling make the same layer."""
+
+import inspect
+import json
+
+import keras
+import numpy as np
+import pytest
+
+import keras_tx
+from tests.contract.cases import CASES, built, copy_weights
+from tests.contract.running import assert_close, call
+
+every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+
+
+def constructor_arguments(cls):
+    """{name: default} of what the class itself takes, without Keras' own."""
+    parameters = inspect.signature(cls.__init__).parameters.values()
+    return {p.name: p.default for p in parameters if p.name != "self" and p.kind != p.VAR_KEYWORD}
+
+
+def test_every_public_layer_has_a_case():
+    public = {getattr(keras_tx.layers, name) for name in keras_tx.layers.__all__}
+    assert public - {case.layer_class for case in CASES} == set()
+
+
+@pytest.mark.parametrize(
+    "cls", dict.fromkeys(case.layer_class for case in CASES), ids=lambda cls: cls.__name__
+)
+def test_every_argument_has_a_case_where_it_is_not_the_default(cls):
+    seen = set()
+    for case in CASES:
+        if case.layer_class is cls:
+            config = case.template.get_config()
+            defaults = constructor_arguments(cls)
+            seen |= {name for name, default in defaults.items() if config[name] != default}
+    assert seen == set(constructor_arguments(cls))
+
+
+@every_case
+def test_config_is_the_constructor_and_gives_the_same_layer(case):
+    layer = built(case)
+    config = layer.get_config()
+    base = set(keras.layers.Layer().get_config())
+    assert set(config) - base == set(constructor_arguments(case.layer_class)) - base
+    assert json.loads(json.dumps(config)) == config
+
+    copy = case.layer_class.from_config(config)
+    assert copy.get_config() == config
+    copy.build(**case.build_shapes())
+    copy_weights(layer, copy)
+    inputs = case.inputs()
+    np.testing.assert_array_equal(call(copy, inputs), call(layer, inputs))
+
+
+@every_case
+def test_building_is_calling(case):
+    keras.utils.set_random_seed(31)
+    by_build = case.make(name="subject")
+    by_build.build(**case.build_shapes())
+    keras.utils.set_random_seed(31)
+    by_call = case.make(name="subject")
+    call(by_call, case.inputs())
+    assert by_build.built and by_call.built
+    assert [w.path for w in by_build.weights] == [w.path for w in by_call.weights]
+    for left, right in zip(by_build.trainable_weights, by_call.trainable_weights, strict=True):
+        np.testing.assert_array_equal(*map(keras.ops.convert_to_numpy, (left, right)))
+    paths = [w.path for w in by_build.weights]
+    assert len(set(paths)) == len(paths)
+
+
+@every_case
+def test_children_are_named_and_typed_by_their_owner(case):
+    layer = case.make(name="subject", dtype="mixed_bfloat16")
+    layer.build(**case.build_shapes())
+    for owner in (layer, *layer._flatten_layers(include_self=False)):
+        for name, child in vars(owner).items():
+            if not isinstance(child, keras.layers.Layer) or name in case.passed_in:
+                continue
+            if owner is not layer and not type(owner).__module__.startswith("keras_tx"):
+                continue
+            parent = getattr(layer, case.passed_in[0], None) if case.passed_in else None
+            if parent is not None and owner in [getattr(layer, p) for p in case.passed_in]:
+                assert child.name == name
+                continue
+            if name != "position":  # always made by the user
+                assert child.name == name
+            if name in case.float32_parts or name == "position":
+                continue
+            assert child.dtype_policy == layer.dtype_policy, f"{owner.name}.{name}"
+
+
+@every_case
+def test_children_have_initializers_of_their_own(case):
+    layer = case.make(name="subject")
+    layer.build(**case.build_shapes())
+    kernels = [
+        child.kernel_initializer
+        for child in layer._flatten_layers(include_self=False)
+        if isinstance(child, keras.layers.Dense)
+    ]
+    assert len({id(kernel) for kernel in kernels}) == len(kernels)
+
+
+def test_equal_shapes_begin_with_different_numbers():
+    block = keras_tx.layers.TransformerBlock(2, 6, use_bias=False, kernel_initializer="he_normal")
+    block.build((None, None, 6))
+    inner, output = (
+        d.kernel for d in (block.feed_forward.inner_dense, block.attention.output_dense)
+    )
+    assert inner.shape == output.shape == (6, 6)
+    assert np.abs(keras.ops.convert_to_numpy(inner - output)).max() > 0.1
+
+
+@every_case
+def test_saved_weights_come_back(case, tmp_path):
+    # The `.keras` round trip in a functional model is in test_models.py.
+    config = keras.saving.serialize_keras_object(built(case))
+    copy = keras.saving.deserialize_keras_object(json.loads(json.dumps(config)))
+    copy_weights(built(case), copy)
+    inputs = case.inputs()
+    assert_close(call(copy, inputs), call(built(case), inputs), 0.0)
