@@ -133,4 +133,4 @@ def vocabulary_from(tokenizer, vocabulary_size: int | None) -> int:
             "`vocabulary_size` must be positive and hold all of the tokenizer's "
             f"{known} ids. Received: {vocabulary_size}"
         )
-    return vocabulary_size or known
+    return int(vocabulary_size or known)  # Keras refuses numpy integers

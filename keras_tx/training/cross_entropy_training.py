@@ -58,11 +58,11 @@ class CrossEntropyTraining:
             )
         weights = self.target_weights(x, y)
         if sample_weight is not None:
-            sample_weight = ops.cast(sample_weight, "float32")
-            missing = len(weights.shape) - len(sample_weight.shape)
-            weights = weights * ops.reshape(
-                sample_weight, (*ops.shape(sample_weight), *[1] * missing)
-            )
+            # Of rows or of tokens. TensorFlow forgets the rank once it has met both.
+            by_row = (ops.shape(weights)[0], -1)
+            sample_weight = ops.reshape(ops.cast(sample_weight, "float32"), by_row)
+            weighted = ops.reshape(weights, by_row) * sample_weight
+            weights = ops.reshape(weighted, ops.shape(weights))
         log_likelihood, correct = self.log_likelihood(y_pred, y)
         self.log_loss_tracker.update_state(-log_likelihood, weights)
         self.accuracy_tracker.update_state(correct, weights)
