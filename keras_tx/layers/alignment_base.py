@@ -15,8 +15,12 @@ class AlignmentAttention(Layer):
         """The part of the score that depends on `values` alone, once per sequence: (B, S, K)."""
         raise NotImplementedError
 
+    def _project_query(self, query):
+        """The part of the score that depends on the query alone: (..., Q) -> (..., K)."""
+        return query
+
     def _scores(self, query, keys):
-        """(B, T, Q), (B, S, K) -> float32 (B, T, S)"""
+        """Both projected, (B, T, K), (B, S, K) -> float32 (B, T, S)"""
         raise NotImplementedError
 
     def build(self, query_shape, values_shape):
@@ -30,7 +34,8 @@ class AlignmentAttention(Layer):
 
     def call(self, query, values, mask=None, projected_keys=None, return_attention_scores=False):
         one_step = len(query.shape) == 2
-        steps = query[:, None] if one_step else query  # (B, T, Q)
+        query = self._project_query(query)
+        steps = query[:, None] if one_step else query  # (B, T, K)
         keys = self.project_keys(values) if projected_keys is None else projected_keys
         mask = resolve_mask(values, mask)
         if mask is not None:

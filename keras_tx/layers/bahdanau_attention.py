@@ -69,5 +69,8 @@ class BahdanauAttention(AlignmentAttention):
     def project_keys(self, values):
         return self.key_dense(values)
 
+    def _project_query(self, query):
+        return self.query_dense(query)
+
     def _scores(self, query, keys):
-        return additive_scores(self.query_dense(query), keys, self.score_vector)
+        return additive_scores(query, keys, self.score_vector)

@@ -91,7 +91,10 @@ class LuongAttention(AlignmentAttention):
     def project_keys(self, values):
         return values if self.score == "dot" else self.key_dense(values)
 
+    def _project_query(self, query):
+        return self.query_dense(query) if self.score == "concat" else query
+
     def _scores(self, query, keys):
         if self.score == "concat":
-            return additive_scores(self.query_dense(query), keys, self.score_vector)
+            return additive_scores(query, keys, self.score_vector)
         return multiplicative_scores(query, keys)

@@ -16,7 +16,10 @@ def additive_scores(query, keys, score_vector):
     """
     query, keys = ops.cast(query, "float32"), ops.cast(keys, "float32")
     hidden = ops.tanh(query[:, :, None, :] + keys[:, None, :, :])  # (B, T, S, U)
-    return ops.matmul(hidden, ops.cast(score_vector, "float32"))[..., 0]
+    # Two dimensions: TensorFlow's product of more does not compile under XLA inside a loop.
+    flat = ops.reshape(hidden, (-1, hidden.shape[-1]))
+    scores = ops.matmul(flat, ops.cast(score_vector, "float32"))
+    return ops.reshape(scores, ops.shape(hidden)[:-1])
 
 
 def multiplicative_scores(query, keys):
