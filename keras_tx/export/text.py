@@ -13,7 +13,7 @@ from keras_tx.export.verify import tolerance
 from keras_tx.models.text_generation import TextGeneration
 
 # So many of a reply's first tokens are compared with the model's own choices.
-CHECKED_TOKENS = 16
+CHECKED_TOKENS = 8
 
 
 def generates(model: keras.Model) -> bool:

@@ -42,6 +42,7 @@ def versions(base):
     return sorted(name for name in os.listdir(base) if name.isdigit())
 
 
+@on_tensorflow
 def test_a_model_of_keras_is_published_and_answers_as_it_does(model, tmp_path):
     path = publish(model, tmp_path / "models" / "dense")
     assert path == tmp_path / "models" / "dense" / "1"
