@@ -19,6 +19,10 @@ class Greedy:
     def get_config(self):
         return {}
 
+    @classmethod
+    def from_config(cls, config):
+        return cls(**config)
+
 
 def get(strategy):
     """A strategy object from itself or from its name."""
