@@ -95,7 +95,7 @@ class TestEverySystem:
         assert tuple(logits.shape) == (B, T, W)
         assert keras.backend.standardize_dtype(logits.dtype) == "float32"
         np.testing.assert_allclose(array(model(inputs)), array(logits), atol=1e-6)
-        if model.attention is None:
+        if model.decoder.attention is None:
             assert scores == {}
             return
         weights = array(scores["attention"])
@@ -143,7 +143,7 @@ class TestEverySystem:
             if t + 1 < T:
                 token = ops.convert_to_tensor(inputs["target_ids"][:, t + 1])
                 stepped, state = model.step(token, state)
-        if model.attention is not None:
+        if model.decoder.attention is not None:
             kept = array(model.read_state(state)["attention_scores"])
             np.testing.assert_allclose(kept, array(scores["attention"])[:, 0], atol=1e-5)
         else:
@@ -156,7 +156,7 @@ class TestEverySystem:
         assert all(len(row) <= 6 and END not in row for row in together["token_ids"])
         for number, source in enumerate(sources):
             assert model.generate(source, max_new_tokens=6) == together["token_ids"][number]
-        if model.attention is not None:
+        if model.decoder.attention is not None:
             weights = together["attention_scores"]
             assert weights.shape[0] == 3
             length = together["lengths"][2]
@@ -239,7 +239,7 @@ def test_gru_and_lstm_equal_keras(models):
         ("bahdanau", lambda: keras.layers.GRU(D, return_sequences=True, use_cudnn=False)),
         ("fixed lstm, two layers", lambda: keras.layers.LSTM(D, return_sequences=True)),
     ):
-        encoder = models[name].encoder_layers[0]
+        encoder = models[name].encoder.layers[0]
         theirs = keras.layers.Bidirectional(make_layer())
         theirs.build((B, S, E))
         weights = []
@@ -268,7 +268,7 @@ def test_bahdanau_decoder_equals_the_paper(models):
     """A.1 and A.2.2 in float64, step by step."""
     model = models["bahdanau"]
     inputs, _ = batch()
-    layer = model.decoder_layers[0]
+    layer = model.decoder.layers[0]
 
     def dense(child, x):
         bias = array(child.bias).astype("float64") if child.use_bias else 0.0
@@ -277,16 +277,16 @@ def test_bahdanau_decoder_equals_the_paper(models):
     def sigmoid(x):
         return 1 / (1 + np.exp(-x))
 
-    (values, mask, _), states = model._encode(
+    memory, states = model._encode(
         ops.convert_to_tensor(inputs["source_ids"]), ops.convert_to_tensor(inputs["source_ids"] > 0)
     )
-    values, mask = array(values).astype("float64"), array(mask)
+    values, mask = array(memory["values"]).astype("float64"), array(memory["mask"])
     hidden = array(states[0][0]).astype("float64")
     embeddings = array(model.target_embedding.embeddings).astype("float64")
     expected = []
     for t in range(T):
         y = embeddings[inputs["target_ids"][:, t]]
-        attention = model.attention
+        attention = model.decoder.attention
         scores = np.tanh(
             dense(attention.query_dense, hidden)[:, None] + dense(attention.key_dense, values)
         ) @ array(attention.score_vector).astype("float64")
@@ -297,7 +297,7 @@ def test_bahdanau_decoder_equals_the_paper(models):
         uz, ur, un = np.split(dense(cell.recurrent_dense, hidden), 3, -1)
         update, reset = sigmoid(z + uz), sigmoid(r + ur)
         hidden = update * hidden + (1 - update) * np.tanh(n + reset * un)
-        read = np.tanh(dense(model.readout_dense, np.concatenate([hidden, context, y], -1)))
+        read = np.tanh(dense(model.decoder.output_dense, np.concatenate([hidden, context, y], -1)))
         expected.append(read @ embeddings.T)
     np.testing.assert_allclose(array(model(inputs)), np.stack(expected, 1), atol=1e-4)
 

@@ -1,0 +1,197 @@
+"""`generate`: what goes in, what comes out, and that neighbours and padding change nothing."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import keras_tx as ktx
+from tests.models import tools
+
+PROMPTS = [[], [5], [1, 2, 3, 4, 5, 6, 7], [12, 0, 12], [9] * 11]
+
+
+@pytest.fixture(scope="module")
+def gpt():
+    return tools.make_gpt("rotary", start_token_id=2)
+
+
+@pytest.fixture(scope="module")
+def naive(gpt):
+    return make_naive(gpt)
+
+
+@pytest.fixture(scope="module")
+def text_gpt():
+    tokenizer = ktx.data.train_tokenizer([], kind="byte")
+    return tools.make_gpt(vocabulary_size=None, max_sequence_length=31, tokenizer=tokenizer)
+
+
+def make_naive(gpt):
+    """Greedy continuation by the whole model on the growing sequence, of one fixed shape."""
+    forward = tools.forward(gpt)
+
+    def naive(prompt, limit, end_token_id=None):
+        sequence = list(prompt) or [gpt.start_token_id]
+        new, score = [], 0.0
+        for _ in range(min(limit, gpt.max_sequence_length - len(sequence))):
+            # What stands behind the sequence changes nothing before it.
+            padded = np.zeros((1, gpt.max_sequence_length), "int32")
+            padded[0, : len(sequence)] = sequence
+            logits = forward(padded)[0, len(sequence) - 1].astype("float64")
+            token = int(logits.argmax())
+            score += logits[token] - np.log(np.exp(logits).sum())
+            if token == end_token_id:
+                break
+            sequence, new = [*sequence, token], [*new, token]
+        return new, score
+
+    return naive
+
+
+def test_a_batch_equals_each_row_alone_and_the_whole_model(gpt, naive):
+    together = gpt.generate(PROMPTS, max_new_tokens=6, return_dict=True)
+    assert set(together) == {"token_ids", "lengths", "scores"}
+    for row, prompt in enumerate(PROMPTS):
+        expected, score = naive(prompt, 6)
+        assert together["token_ids"][row] == expected
+        assert together["lengths"][row] == 6
+        tools.assert_close(together["scores"][row], score)
+        alone = gpt.generate([prompt], max_new_tokens=6, return_dict=True)
+        assert alone["token_ids"] == [expected]
+        tools.assert_close(alone["scores"][0], score)
+
+
+def test_without_a_limit_it_stops_where_the_context_ends(gpt, naive):
+    rows = gpt.generate(PROMPTS)
+    assert [len(row) for row in rows] == [16, 16, 10, 14, 6]
+    assert rows[4] == naive(PROMPTS[4], 99)[0]
+    assert gpt.generate(PROMPTS, max_new_tokens=99) == rows
+    assert [len(row) for row in gpt.generate(PROMPTS, max_new_tokens=np.int64(7))] == [7] * 4 + [6]
+    full = [1] * (tools.LENGTH - 1)
+    assert len(gpt.generate(full)) == 1
+
+
+def test_an_end_token_ends_a_row_and_is_not_in_it(gpt, naive):
+    free = gpt.generate(PROMPTS, max_new_tokens=6)
+    end = free[2][3]
+    ended = tools.make_gpt("rotary", start_token_id=2, end_token_id=end)
+    result = ended.generate(PROMPTS, max_new_tokens=6, return_dict=True)
+    for row, prompt in enumerate(PROMPTS):
+        expected, score = naive(prompt, 6, end)
+        assert result["token_ids"][row] == expected
+        assert result["lengths"][row] == len(expected)
+        tools.assert_close(result["scores"][row], score)
+    assert min(result["lengths"]) < 6
+
+
+def test_what_goes_in_comes_out(gpt):
+    new = gpt.generate([1, 2, 3], max_new_tokens=4)
+    assert len(new) == 4 and all(type(token) is int for token in new)
+    assert gpt.generate([[1, 2, 3]], max_new_tokens=4) == [new]
+    assert gpt.generate((1, 2, 3), max_new_tokens=4) == new
+    assert gpt.generate(np.array([1, 2, 3]), max_new_tokens=4) == new
+    assert gpt.generate(np.array([[1, 2, 3]]), max_new_tokens=4) == [new]
+    assert gpt.generate(ops.convert_to_tensor([[1, 2, 3]]), max_new_tokens=4) == [new]
+    assert gpt.generate([np.array([1, 2, 3])], max_new_tokens=4) == [new]
+    assert gpt.generate([]) == [] == gpt.generate([], stop="x")
+    nothing = gpt.generate([], return_dict=True)
+    assert {name: len(value) for name, value in nothing.items()} == dict.fromkeys(nothing, 0)
+    assert gpt.generate([[]], max_new_tokens=4) == [gpt.generate([2], max_new_tokens=4)]
+
+
+def test_padding_behind_a_prompt_is_no_part_of_it():
+    gpt = tools.make_gpt(pad_token_id=0)
+    rows = gpt.generate(np.array([[1, 2, 3, 0, 0], [1, 2, 3, 4, 5]]), max_new_tokens=4)
+    assert rows[0] == gpt.generate([1, 2, 3], max_new_tokens=4)
+    kept = tools.make_gpt().generate([1, 2, 3, 0, 0], max_new_tokens=4)  # here 0 is a word
+    assert kept != tools.make_gpt().generate([1, 2, 3], max_new_tokens=4)
+
+
+def test_text_goes_in_and_comes_out(text_gpt):
+    new = text_gpt.generate("fox", max_new_tokens=9)
+    assert isinstance(new, str)
+    texts = text_gpt.generate(["fox", "", "the quick"], max_new_tokens=9)
+    assert texts[0] == new and len(texts) == 3
+    result = text_gpt.generate(["fox"], max_new_tokens=9, return_dict=True)
+    assert set(result) == {"text", "token_ids", "lengths", "scores"} and result["text"] == [new]
+    single = text_gpt.generate("fox", max_new_tokens=9, return_dict=True)
+    assert single["text"] == [new]
+
+
+def test_stop_cuts_the_text(text_gpt):
+    text = text_gpt.generate("fox", max_new_tokens=20)
+    assert len(text) > 5
+    stop = text[4]
+    assert text_gpt.generate("fox", max_new_tokens=20, stop=stop) == text[: text.index(stop)]
+    stops = [text[4:6], "never there", text[2:4]]
+    cut = min(text.index(stops[0]), text.index(stops[2]))
+    assert text_gpt.generate(["fox"], max_new_tokens=20, stop=stops) == [text[:cut]]
+
+
+def test_generation_follows_the_weights():
+    gpt = tools.make_gpt()
+    gpt.compile(keras.optimizers.SGD(0.5))
+    seen = []
+
+    class Generate(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            seen.append(self.model.generate([1, 2, 3], max_new_tokens=6, return_dict=True))
+
+    before = gpt.generate([1, 2, 3], max_new_tokens=6, return_dict=True)
+    x = tools.tokens(4, 7)
+    gpt.fit(x, np.roll(x, -1, 1), epochs=2, verbose=0, callbacks=[Generate()])
+    scores = [float(result["scores"][0]) for result in (before, *seen)]
+    assert len(set(scores)) == 3
+    expected, score = make_naive(gpt)([1, 2, 3], 6)
+    assert seen[-1]["token_ids"] == [expected]
+    tools.assert_close(seen[-1]["scores"][0], score)
+    copy = keras.models.clone_model(gpt)
+    copy.set_weights(gpt.get_weights())
+    assert copy.generate([1, 2, 3], max_new_tokens=6) == expected
+
+
+def test_one_trace_serves_a_bucket(backend):
+    if backend == "torch":
+        return  # PyTorch runs eagerly: it traces nothing
+    gpt = tools.make_gpt(num_layers=1, start_token_id=2)
+    count, start = [], gpt.start
+    gpt.start = lambda *arguments: (count.append(1), start(*arguments))[1]
+    for prompt in ([1], [1, 2, 3], [4] * 8):
+        gpt.generate(prompt, max_new_tokens=3)
+        gpt.generate(prompt, max_new_tokens=7)
+    gpt.set_weights([2 * weight for weight in gpt.get_weights()])
+    gpt.generate([5, 6], max_new_tokens=8)
+    assert len(count) == 1
+    gpt.generate([4] * 9, max_new_tokens=3)
+    assert len(count) == 2
+    gpt.generate([[4], [5], [6]], max_new_tokens=3)
+    gpt.generate([[4], [5], [6], [7] * 7], max_new_tokens=3)
+    assert len(count) == 3
+
+
+@pytest.mark.parametrize(
+    "prompts, arguments, message",
+    [
+        ([1] * 17, {}, "leaves no room.*at most 16 of its 17 tokens.*larger max_sequence_length"),
+        ([1, 13], {}, "must be from 0 to 12. Received: from 1 to 13"),
+        ([[1], [-1]], {}, "must be from 0 to 12. Received: from -1 to -1"),
+        ([1.5], {}, "integers alone.*Received a list of: float"),
+        ([1, "a"], {}, "Received a list of: id, text"),
+        ([[1, 2.0]], {}, "must hold integers alone. Received: .1, 2.0."),
+        (7, {}, "must be text, a list of texts, ids.*Received: int"),
+        ("fox", {}, "has no tokenizer: give ids, or build the model with `tokenizer=`"),
+        ([1], {"max_new_tokens": 0}, "must be at least 1. Received: 0"),
+        ([1], {"max_new_tokens": 2.5}, "must be at least 1. Received: 2.5"),
+        ([1], {"stop": "x"}, "`stop` is text"),
+        ([1], {"strategy": "best"}, "`strategy` must be"),
+    ],
+)
+def test_errors(gpt, prompts, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        gpt.generate(prompts, **arguments)
+
+
+def test_an_empty_prompt_needs_a_start_token():
+    with pytest.raises(ValueError, match="no start token to stand for it.*`start_token_id=`"):
+        tools.make_gpt().generate([[]])
