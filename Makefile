@@ -6,7 +6,7 @@ BACKENDS ?= tensorflow jax torch
 ARGS ?=
 
 needs_lint := ruff
-needs_demo := -e .[plot]
+needs_demo := -e .[examples]
 needs_test := -e .[test]
 # A change of what is to be installed begins a new environment.
 wanted := $(shell cat pyproject.toml constraints.txt | cksum | cut -d' ' -f1)

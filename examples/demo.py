@@ -12,7 +12,6 @@ import time
 from pathlib import Path
 
 import classify_digits
-import numpy as np
 import translate
 import write_reference
 
@@ -63,9 +62,9 @@ def reference(folder, epochs):
     return f"reference: bits for each byte of the held-out text: {compared}", path
 
 
-def translation(folder, minutes):
+def translation(folder, epochs):
     heading("English to Italian: a recurrent encoder-decoder with Bahdanau's attention")
-    return translate.demonstrate(folder, minutes, served)
+    return translate.demonstrate(folder, epochs, served)
 
 
 def main(argv=None):
@@ -78,7 +77,7 @@ def main(argv=None):
     results = [
         digits(arguments.folder, 1 if quick else 30),
         reference(arguments.folder, 1 if quick else 4),
-        translation(arguments.folder, 0.1 if quick else 1.7),
+        translation(arguments.folder, 1 if quick else 3),
     ]
     heading(f"Done in {(time.monotonic() - began) / 60:.1f} minutes")
     for metrics, path in results:
