@@ -9,7 +9,7 @@ from keras_tx.ops.recurrence import GATES, STATES, gru_step, lstm_step
 class RecurrentCell(Layer):
     """One step of a GRU or LSTM for `keras.layers.RNN`; its input is projected outside the loop.
 
-    With a `memory` (values, mask, projected keys) and an attention, the step first reads
+    With an attention and a `memory` (values, projected keys and mask), the step first reads
     `c_t = attention(s_{t-1}, values)` and adds its projection to the input; it then gives
     [s_t; c_t].
 
@@ -64,8 +64,12 @@ class RecurrentCell(Layer):
     def call(self, inputs, states):
         hidden = states[0]
         if self.attention is not None:
-            values, mask, keys = self.memory
-            context = self.attention(hidden, values, mask=mask, projected_keys=keys)
+            context = self.attention(
+                hidden,
+                self.memory["values"],
+                mask=self.memory.get("mask"),
+                projected_keys=self.memory["keys"],
+            )
             inputs = inputs + self.context_dense(context)
         recurrent = self.recurrent_dense(hidden)
         if self.kind == "gru":

@@ -26,7 +26,8 @@ class RecurrentLayer(Layer):
         x: (B, T, E).
         mask: Boolean (B, T), True at real positions. The state passes the others unchanged.
         initial_state: List of (B, D), one for a GRU (h), two for an LSTM (h, c). Default: zeros.
-        memory: For the attention: (values (B, S, M), mask (B, S) or None, projected keys).
+        memory: For the attention, a dictionary of `values` (B, S, M), its projected `keys`, and,
+            optionally, `mask` (B, S).
 
     Returns:
         The sequence (B, T, D), or (B, T, 2 D) when bidirectional, or (B, T, D + M), [s_t; c_t],

@@ -5,26 +5,19 @@ from keras import ops
 from keras_tx.layers.bahdanau_attention import BahdanauAttention
 from keras_tx.layers.layer import clone
 from keras_tx.layers.luong_attention import LuongAttention
-from keras_tx.layers.recurrent_layer import RecurrentLayer
+from keras_tx.layers.recurrent_decoder import RecurrentDecoder
+from keras_tx.layers.recurrent_encoder import RecurrentEncoder
 from keras_tx.models.model import Model, check_ids, real_tokens, vocabulary_from
 from keras_tx.models.text_generation import TextGeneration, special_token_ids
-from keras_tx.ops.recurrence import GATES, STATES
-
-INITIAL_STATES = ("projected", "last", "zeros")
+from keras_tx.ops.recurrence import GATES
 
 
 @keras.saving.register_keras_serializable(package="keras_tx")
 class Seq2Seq(TextGeneration, Model):
     """A recurrent encoder-decoder, with attention or with one context vector.
 
-    The encoder gives h_1 ... h_S; the decoder's state s_t follows the target y_1 ... y_T. With
-
-    - Bahdanau's attention: `c_t = attention(s_{t-1}, h)`, `s_t = f(s_{t-1}, [y_{t-1}; c_t])`;
-    - Luong's: `s_t = f(s_{t-1}, y_{t-1})`, `c_t = attention(s_t, h)`;
-    - none: c is the encoder's last state, `s_t = f(s_{t-1}, [y_{t-1}; c])`.
-
-    The next token is read out of `tanh(W [s_t; c_t; y_{t-1}])` (Luong: of `tanh(W [c_t; s_t])`) by
-    the transposed target embedding.
+    Source tokens are embedded and encoded (`RecurrentEncoder`), target tokens embedded and decoded
+    (`RecurrentDecoder`, which has the equations); the logits use the target embedding, transposed.
 
     Args:
         vocabulary_size: Number of source ids. Default: the tokenizer's.
@@ -136,12 +129,8 @@ class Seq2Seq(TextGeneration, Model):
             start_token_id=start_token_id,
             end_token_id=end_token_id,
         )
-        for name, value, known in (
-            ("cell", cell, tuple(GATES)),
-            ("initial_state", initial_state, INITIAL_STATES),
-        ):
-            if value not in known:
-                raise ValueError(f"`{name}` must be one of {known}. Received: {value!r}")
+        if cell not in GATES:
+            raise ValueError(f"`cell` must be one of {tuple(GATES)}. Received: {cell!r}")
         for name, value in (
             ("num_layers", num_layers),
             ("hidden_dim", hidden_dim),
@@ -174,9 +163,8 @@ class Seq2Seq(TextGeneration, Model):
         self.pad_token_id, self.start_token_id, self.end_token_id = special_token_ids(
             self.output_tokenizer, **given
         )
-        self.attention = self._make_attention(attention)
         self._make_encoder()
-        self._make_decoder()
+        self._make_decoder(self._make_attention(attention))
         self.finish()
 
     def _make_attention(self, attention):
@@ -193,16 +181,6 @@ class Seq2Seq(TextGeneration, Model):
             )
         return clone(attention, "attention", self.dtype_policy)
 
-    @property
-    def _reads_before(self) -> bool:
-        """Whether the decoder attends with s_{t-1}, before its cell."""
-        return isinstance(self.attention, BahdanauAttention)
-
-    @property
-    def _reads_after(self) -> bool:
-        """Whether the decoder attends with s_t, after its cell."""
-        return isinstance(self.attention, LuongAttention)
-
     def _make_encoder(self):
         self.source_embedding = keras.layers.Embedding(
             self.vocabulary_size,
@@ -211,18 +189,18 @@ class Seq2Seq(TextGeneration, Model):
             dtype=self.dtype_policy,
         )
         self.source_embedding.build((None, None))
-        self.context_dim = self.hidden_dim * (2 if self.bidirectional else 1)  # M
-        self.encoder_layers = [
-            self._recurrent(
-                f"encoder_layer_{number}",
-                self.context_dim if number else self.embedding_dim,
-                bidirectional=self.bidirectional,
-            )
-            for number in range(self.num_layers)
-        ]
-        self.encoder_dropout = self._dropout("encoder_dropout")
+        self.encoder = RecurrentEncoder(
+            self.hidden_dim,
+            self.num_layers,
+            self.cell,
+            bidirectional=self.bidirectional,
+            dropout=self.dropout,
+            name="encoder",
+            dtype=self.dtype_policy,
+        )
+        self.encoder.build((None, None, self.embedding_dim))
 
-    def _make_decoder(self):
+    def _make_decoder(self, attention):
         self.target_embedding = keras.layers.ReversibleEmbedding(
             self.target_vocabulary_size,
             self.embedding_dim,
@@ -232,123 +210,43 @@ class Seq2Seq(TextGeneration, Model):
             dtype=self.dtype_policy,
         )
         self.target_embedding.build((None, None))
-        fed = 0 if self._reads_after else self.context_dim
-        self.decoder_layers = []
-        for number in range(self.num_layers):
-            name = f"decoder_layer_{number}"
-            if number == 0 and self._reads_before:
-                layer = self._recurrent(
-                    name,
-                    self.embedding_dim,
-                    attention=self.attention,
-                    context_dim=self.context_dim,
-                )
-            else:
-                layer = self._recurrent(
-                    name, fed + (self.hidden_dim if number else self.embedding_dim)
-                )
-            self.decoder_layers.append(layer)
-        if self._reads_after:
-            self.attention.build((None, self.hidden_dim), (None, None, self.context_dim))
-        self.state_denses = []
-        if self.initial_state == "projected":
-            self.state_denses = [
-                self._tanh_dense(f"state_dense_{number}_{part}", self.hidden_dim, self.context_dim)
-                for number in range(self.num_layers)
-                for part in "hc"[: STATES[self.cell]]
-            ]
-        width = self.hidden_dim + self.context_dim
-        width += 0 if self._reads_after else self.embedding_dim
-        self.readout_dense = self._tanh_dense("readout_dense", self.embedding_dim, width)
-        self.decoder_dropout = self._dropout("decoder_dropout")
-
-    def _recurrent(self, name, input_dim, **arguments):
-        layer = RecurrentLayer(
-            self.hidden_dim, self.cell, name=name, dtype=self.dtype_policy, **arguments
+        self.decoder = RecurrentDecoder(
+            self.hidden_dim,
+            self.num_layers,
+            self.cell,
+            attention=attention,
+            context_dim=self.encoder.output_dim,
+            output_dim=self.embedding_dim,
+            initial_state=self.initial_state,
+            dropout=self.dropout,
+            name="decoder",
+            dtype=self.dtype_policy,
         )
-        layer.build((None, None, input_dim))
-        return layer
-
-    def _tanh_dense(self, name, units, input_dim):
-        layer = keras.layers.Dense(units, activation="tanh", name=name, dtype=self.dtype_policy)
-        layer.build((None, input_dim))
-        return layer
-
-    def _dropout(self, name):
-        return keras.layers.Dropout(self.dropout, name=name, dtype=self.dtype_policy)
+        self.decoder.build((None, None, self.embedding_dim))
 
     def call(self, inputs, return_attention_scores=False, training=None):
         _check_names(inputs)
-        source_ids, target_ids = inputs["source_ids"], inputs["target_ids"]
-        mask = real_tokens(source_ids, self.source_pad_token_id)
-        memory, states = self._encode(source_ids, mask, training)
-        embedded = self.target_embedding(target_ids)
-        embedded = self.decoder_dropout(embedded, training=training)  # (B, T, E)
-        output, context, queries = self._decode(embedded, memory, states, training)
-        logits = self._logits(output, context, embedded, training)  # (B, T, V)
-        if not return_attention_scores:
-            return logits
-        if self.attention is None:
-            return logits, {}
-        _, scores = self._attend(queries, memory)
-        return logits, {self.attention.name: scores[:, None]}  # (B, 1, T, S)
+        mask = real_tokens(inputs["source_ids"], self.source_pad_token_id)
+        memory, states = self._encode(inputs["source_ids"], mask, training)
+        embedded = self.target_embedding(inputs["target_ids"])  # (B, T, E)
+        attends = return_attention_scores and self.decoder.attention is not None
+        output = self.decoder(
+            embedded, memory, states, return_attention_scores=attends, training=training
+        )
+        scores = {}
+        if attends:
+            output, weights = output
+            scores[self.decoder.attention.name] = weights[:, None]  # (B, 1, T, S)
+        logits = self.target_embedding(output, reverse=True)  # (B, T, V)
+        return (logits, scores) if return_attention_scores else logits
 
     def _encode(self, source_ids, mask, training=None):
-        """The memory that every step reads, and the decoder's first states, layer by layer.
-
-        The memory is what the attention reads: values h, mask, projected keys; without one, c.
-        """
-        values = self.source_embedding(source_ids)
-        last_states = []
-        for layer in self.encoder_layers:
-            values = self.encoder_dropout(values, training=training)
-            values, states = layer(values, mask=mask)  # (B, S, M); each state (B, M)
-            last_states.append(states)
-        states = self._initial_states(last_states)
-        if self.attention is None:
-            return self.encoder_dropout(last_states[-1][0], training=training), states
-        values = self.encoder_dropout(values, training=training)
-        return (values, mask, self.attention.project_keys(values)), states
-
-    def _initial_states(self, last_states):
-        if self.initial_state == "projected":
-            denses = iter(self.state_denses)
-            return [[next(denses)(state) for state in row] for row in last_states]
-        if self.initial_state == "last":  # what the backward encoder read last is the beginning
-            return [[state[:, -self.hidden_dim :] for state in row] for row in last_states]
-        zeros = ops.zeros_like(last_states[0][0][:, : self.hidden_dim])
-        return [[zeros for _ in row] for row in last_states]
-
-    def _decode(self, embedded, memory, states, training):
-        """All steps: states of the top layer (B, T, D), contexts (B, T, M), queries (B, T, D)."""
-        x, context, queries = embedded, None, None
-        if self.attention is None:
-            context = ops.repeat(memory[:, None], ops.shape(embedded)[1], axis=1)
-        for number, (layer, state) in enumerate(zip(self.decoder_layers, states, strict=True)):
-            if number:
-                x = self.decoder_dropout(x, training=training)
-            if number == 0 and self._reads_before:
-                x, _ = layer(x, initial_state=state, memory=memory)
-                x, context = x[..., : self.hidden_dim], x[..., self.hidden_dim :]
-                queries = ops.concatenate([state[0][:, None], x[:, :-1]], axis=1)
-            else:
-                x, _ = layer(_join(x, context), initial_state=state)
-        if self._reads_after:
-            queries = x
-            context, _ = self._attend(queries, memory)
-        return x, context, queries
-
-    def _attend(self, query, memory):
-        values, mask, keys = memory
-        return self.attention(
-            query, values, mask=mask, projected_keys=keys, return_attention_scores=True
+        """What the decoder reads at every step, and its first states."""
+        values, last_states = self.encoder(
+            self.source_embedding(source_ids), mask=mask, training=training
         )
-
-    def _logits(self, output, context, embedded, training=None):
-        parts = [context, output] if self._reads_after else [output, context, embedded]
-        hidden = self.readout_dense(ops.concatenate(parts, axis=-1))
-        hidden = self.decoder_dropout(hidden, training=training)  # (..., E)
-        return self.target_embedding(hidden, reverse=True)
+        memory = self.decoder.remember(values, last_states, mask)
+        return memory, self.decoder.first_states(last_states)
 
     def start(self, inputs, max_new_tokens: int):
         """Encodes right-padded sources, once, and reads the start token.
@@ -365,51 +263,36 @@ class Seq2Seq(TextGeneration, Model):
         batch, length = ops.shape(source_ids)
         mask = real_tokens(source_ids, self.source_pad_token_id)
         if "lengths" in inputs:
-            within = ops.arange(length, dtype="int32")[None] < inputs["lengths"][:, None]
+            within = ops.arange(length, dtype="int32")[None, :] < inputs["lengths"][:, None]
             mask = within if mask is None else ops.logical_and(mask, within)
         memory, states = self._encode(source_ids, mask)
-        state = {"recurrent": states, "position": ops.zeros((batch,), "int32")}
-        if self.attention is None:
-            state["context"] = memory
-        else:
-            state["values"], _, state["keys"] = memory
-            state["mask"] = ops.ones((batch, length), "bool") if mask is None else mask
+        position = ops.zeros((batch,), "int32")
+        state = {"memory": memory, "recurrent": states, "position": position}
+        if self.decoder.attention is not None:
             state["attention_scores"] = ops.zeros((batch, max_new_tokens, length), "float32")
         first = ops.broadcast_to(ops.cast(self.start_token_id, "int32"), (batch,))
         return self.step(first, state)
 
     def step(self, tokens, state):
         """Reads one token of each row: tokens (B,) -> logits (B, V) of the next, and the state."""
-        embedded = self.target_embedding(tokens)  # (B, E)
-        x, context, recurrent, query = embedded, state.get("context"), [], None
-        memory = None
-        if self.attention is not None:
-            memory = state["values"], state["mask"], state["keys"]
-        for number, (layer, previous) in enumerate(
-            zip(self.decoder_layers, state["recurrent"], strict=True)
-        ):
-            if number == 0 and self._reads_before:
-                query = previous[0]
-                x, new = layer.step(x, previous, memory)
-                x, context = x[:, : self.hidden_dim], x[:, self.hidden_dim :]
-            else:
-                x, new = layer.step(_join(x, context), previous)
-            recurrent.append(new)
-        state = {**state, "recurrent": recurrent, "position": state["position"] + 1}
-        if self.attention is not None:
-            read, scores = self._attend(query if self._reads_before else x, memory)
-            context = read if self._reads_after else context
-            state["attention_scores"] = _write_row(
-                state["attention_scores"], scores, state["position"] - 1
-            )
-        return self._logits(x, context, embedded), state
+        output, states, weights = self.decoder.step(
+            self.target_embedding(tokens), state["memory"], state["recurrent"]
+        )
+        position = state["position"]
+        state = {**state, "recurrent": states, "position": position + 1}
+        if weights is not None:
+            kept = state["attention_scores"]
+            # Not a slice update: those need XLA, which a server turns off.
+            place = ops.arange(ops.shape(kept)[1], dtype="int32")[None, :]
+            here = ops.equal(place, position[:, None])[..., None]
+            state["attention_scores"] = ops.where(here, weights[:, None], kept)
+        return self.target_embedding(output, reverse=True), state
 
     def prompt_inputs(self, token_ids, lengths):
         return {"source_ids": token_ids, "lengths": lengths}
 
     def read_state(self, state):
-        names = ("attention_scores",)
-        return {name: state[name] for name in names if name in state}
+        return {name: state[name] for name in ("attention_scores",) if name in state}
 
     def room(self, lengths):
         if self.start_token_id is None:
@@ -455,13 +338,3 @@ def _check_names(inputs):
             "A Seq2Seq takes a dictionary of `source_ids` (B, S) and `target_ids` (B, T). "
             f"Received: {received}"
         )
-
-
-def _join(x, context):
-    return x if context is None else ops.concatenate([x, context], axis=-1)
-
-
-def _write_row(rows, row, index):
-    """rows (B, N, S) with row (B, S) at index (B,), by an operation that needs no XLA."""
-    here = ops.equal(ops.arange(ops.shape(rows)[1], dtype="int32")[None, :], index[:, None])
-    return ops.where(here[..., None], row[:, None], rows)
