@@ -9,7 +9,14 @@ from keras_tx.layers.rotary_encoding import RotaryEncoding
 from keras_tx.layers.sinusoidal_encoding import SinusoidalEncoding
 from keras_tx.layers.transformer_block import TransformerBlock
 from keras_tx.models.blocks import make_blocks
-from keras_tx.models.model import Model, check_ids, check_length, real_tokens, vocabulary_from
+from keras_tx.models.model import (
+    Model,
+    check_ids,
+    check_length,
+    check_targets,
+    real_tokens,
+    vocabulary_from,
+)
 from keras_tx.models.text_generation import TextGeneration, special_token_ids
 from keras_tx.ops import cache as cache_ops
 
@@ -134,6 +141,10 @@ class GPT(TextGeneration, Model):
                 "`num_layers` and `hidden_dim` must be positive. "
                 f"Received: num_layers={num_layers}, hidden_dim={hidden_dim}"
             )
+        if not isinstance(max_sequence_length, int) or max_sequence_length < 1:
+            raise ValueError(
+                f"`max_sequence_length` must be a positive integer. Received: {max_sequence_length}"
+            )
         self.num_layers = num_layers
         self.hidden_dim = hidden_dim
         self.intermediate_dim = intermediate_dim
@@ -155,6 +166,13 @@ class GPT(TextGeneration, Model):
             end_token_id=end_token_id,
         )
         self.start_token_id = self.end_token_id if start is None else start
+        for name in ("pad_token_id", "start_token_id", "end_token_id"):
+            token = getattr(self, name)
+            if token is not None and not 0 <= token < self.vocabulary_size:
+                raise ValueError(
+                    f"`{name}` must be from 0 to {self.vocabulary_size - 1}, an id of the "
+                    f"vocabulary, or None. Received: {token}"
+                )
 
         if position == "auto":
             position = "learned" if block is None else None
@@ -367,6 +385,10 @@ class GPT(TextGeneration, Model):
                 f"`positions` must be from 0 to {limit - 1} (max_sequence_length={limit}). "
                 f"Received: from {positions.min()} to {positions.max()}"
             )
+
+    def check_targets(self, inputs, targets):
+        ids = inputs["token_ids"] if isinstance(inputs, dict) else inputs
+        check_targets(targets, ids.shape, self.vocabulary_size)
 
     def compute_output_shape(self, inputs_shape):
         shape = inputs_shape["token_ids"] if isinstance(inputs_shape, dict) else inputs_shape

@@ -54,26 +54,31 @@ class Model(Configurable, CrossEntropyTraining, keras.Model):
         # From `call`, not from a shape: the scores, where asked for, and float32 logits.
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
+    def check_targets(self, inputs, targets):
+        """Raises ValueError for concrete (numpy) targets that the model's own loss cannot take."""
+
     def __call__(self, inputs, *args, **kwargs):
         self._check_concrete(inputs)
         return super().__call__(inputs, *args, **kwargs)
 
-    def fit(self, x=None, *args, **kwargs):
-        self._check_concrete(x)
-        return super().fit(x, *args, **kwargs)
+    def fit(self, x=None, y=None, *args, **kwargs):
+        self._check_concrete(x, y)
+        return super().fit(x, y, *args, **kwargs)
 
-    def evaluate(self, x=None, *args, **kwargs):
-        self._check_concrete(x)
-        return super().evaluate(x, *args, **kwargs)
+    def evaluate(self, x=None, y=None, *args, **kwargs):
+        self._check_concrete(x, y)
+        return super().evaluate(x, y, *args, **kwargs)
 
     def predict(self, x, *args, **kwargs):
         self._check_concrete(x)
         return super().predict(x, *args, **kwargs)
 
-    def _check_concrete(self, inputs):
+    def _check_concrete(self, inputs, targets=None):
         leaves = tree.flatten(inputs) if isinstance(inputs, (dict, np.ndarray)) else []
         if leaves and all(isinstance(leaf, np.ndarray) for leaf in leaves):
             self.check_inputs(inputs)
+            if isinstance(targets, np.ndarray) and self.owns_loss:
+                self.check_targets(inputs, targets)
 
     def export(self, filepath, **kwargs):
         """Writes a SavedModel with the model's serving signatures exactly at `filepath`."""
@@ -94,6 +99,20 @@ def check_ids(name: str, ids, vocabulary_size: int):
         raise ValueError(
             f"`{name}` must be from 0 to {vocabulary_size - 1} (vocabulary_size={vocabulary_size})."
             f" Received: from {ids.min()} to {ids.max()}. Was it made with another tokenizer?"
+        )
+
+
+def check_targets(targets, shape, num_classes: int):
+    """Raises ValueError unless `targets` are integers of this shape, 0 <= target < num_classes."""
+    if targets.shape != tuple(shape) or not np.issubdtype(targets.dtype, np.integer):
+        raise ValueError(
+            f"The targets must be integers of shape {tuple(shape)}, one for each prediction. "
+            f"Received: shape {targets.shape}, dtype {targets.dtype}"
+        )
+    if targets.size and not 0 <= targets.min() <= targets.max() < num_classes:
+        raise ValueError(
+            f"The targets must be from 0 to {num_classes - 1}, also where their weight is 0. "
+            f"Received: from {targets.min()} to {targets.max()}"
         )
 
 

@@ -7,7 +7,7 @@ from keras_tx.layers.layer import clone
 from keras_tx.layers.luong_attention import LuongAttention
 from keras_tx.layers.recurrent_decoder import RecurrentDecoder
 from keras_tx.layers.recurrent_encoder import RecurrentEncoder
-from keras_tx.models.model import Model, check_ids, real_tokens, vocabulary_from
+from keras_tx.models.model import Model, check_ids, check_targets, real_tokens, vocabulary_from
 from keras_tx.models.text_generation import TextGeneration, special_token_ids
 from keras_tx.ops.recurrence import GATES
 
@@ -326,6 +326,9 @@ class Seq2Seq(TextGeneration, Model):
         rows = {name: len(inputs[name]) for name in ("source_ids", "target_ids")}
         if len(set(rows.values())) > 1:
             raise ValueError(f"Sources and targets must be as many. Received: {rows}")
+
+    def check_targets(self, inputs, targets):
+        check_targets(targets, inputs["target_ids"].shape, self.target_vocabulary_size)
 
     def compute_output_shape(self, inputs_shape):
         return (*inputs_shape["target_ids"], self.target_vocabulary_size)

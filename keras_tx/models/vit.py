@@ -7,7 +7,7 @@ from keras_tx.layers.normalization import make_normalization
 from keras_tx.layers.patch_embedding import PatchEmbedding, patch_pair
 from keras_tx.layers.transformer_block import TransformerBlock
 from keras_tx.models.blocks import make_blocks
-from keras_tx.models.model import Model, check_images
+from keras_tx.models.model import Model, check_images, check_targets
 from keras_tx.ops.sinusoid import sinusoid_2d
 
 POOLINGS = ("class_token", "mean")
@@ -247,6 +247,9 @@ class ViT(Model):
 
     def check_inputs(self, inputs):
         check_images(inputs.shape, patch_pair(self.image_size), self.num_channels)
+
+    def check_targets(self, inputs, targets):
+        check_targets(targets, inputs.shape[:1], self.num_classes)
 
     def compute_output_shape(self, inputs_shape):
         return (inputs_shape[0], self.num_classes)

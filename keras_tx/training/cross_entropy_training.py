@@ -20,25 +20,18 @@ class CrossEntropyTraining:
         self.log_loss_tracker = keras.metrics.Mean(name="own_loss")
         self.accuracy_tracker = keras.metrics.Mean(name="own_accuracy")
 
-    def compile(self, optimizer="adamw", loss=None, metrics=None, weighted_metrics=None, **kwargs):
+    owns_loss = True
+
+    def compile(self, optimizer="adamw", loss=None, *args, **kwargs):
         """Keras' `compile`; without a `loss` the model uses its own loss and accuracy."""
-        super().compile(
-            optimizer=optimizer,
-            loss=loss,
-            metrics=metrics,
-            weighted_metrics=weighted_metrics,
-            **kwargs,
-        )
+        self.owns_loss = loss is None  # Keras keeps the loss of an earlier `compile`
+        super().compile(optimizer, loss, *args, **kwargs)
 
     def compile_from_config(self, config):
         """Compiles a loaded model as the saved one was; Keras does so for its own `compile`."""
         self.compile(**keras.saving.deserialize_keras_object(config))
         if self.built and self.optimizer is not None:
             self.optimizer.build(self.trainable_variables)
-
-    @property
-    def owns_loss(self) -> bool:
-        return getattr(self, "loss", None) is None
 
     def target_weights(self, inputs, targets):
         """Weights of the targets by themselves, in their shape; padding would be 0."""
