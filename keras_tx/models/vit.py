@@ -113,7 +113,7 @@ class ViT(Model):
         class_names: list[str] | None = None,
         **kwargs,
     ):
-        super().__init__(**kwargs)
+        super().__init__(autocast=False, **kwargs)  # pixels are scaled in float32
         for name, value, allowed in (
             ("pooling", pooling, POOLINGS),
             ("position", position, POSITIONS),
