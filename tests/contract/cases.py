@@ -6,6 +6,7 @@ Sizes are distinct primes where the layer allows it, so that a swapped axis show
 
 import dataclasses
 import functools
+import inspect
 import zlib
 from collections.abc import Callable
 
@@ -65,6 +66,10 @@ class Case:
     @property
     def layer_class(self):
         return type(self.template)
+
+    @property
+    def has_scores(self):
+        return "return_attention_scores" in inspect.signature(self.template.call).parameters
 
     @functools.cached_property
     def template(self):

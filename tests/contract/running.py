@@ -25,44 +25,44 @@ def tensors(inputs):
     return {name: ops.convert_to_tensor(value) for name, value in inputs.items()}
 
 
-def call(layer, inputs, **arguments):
-    """The layer's result on {argument: array}, as arrays.
+def call(layer, inputs, masked=(), **arguments):
+    """The layer's result on {argument: array}, as arrays; `masked` inputs first pass a `Masking`.
 
     JAX compiles every operation by itself when it runs eagerly, so there a plain call is compiled
     as a whole; `test_compiling.py` compares the two.
     """
-    plain = all(isinstance(value, np.ndarray) for value in inputs.values())
-    if keras.backend.backend() == "jax" and plain and "training" not in arguments:
-        return arrays(_jax_call(layer, inputs, arguments))
-    return call_eagerly(layer, inputs, **arguments)
+    if keras.backend.backend() == "jax" and not arguments.get("training"):
+        return arrays(_jax_call(layer, inputs, tuple(masked), arguments))
+    return call_eagerly(layer, inputs, masked, **arguments)
 
 
-def call_eagerly(layer, inputs, **arguments):
-    return arrays(_apply(layer, arguments, inputs))
+def call_eagerly(layer, inputs, masked=(), **arguments):
+    return arrays(_apply(layer, arguments, inputs, masked))
 
 
 _jax_functions = weakref.WeakKeyDictionary()  # {layer: {flags: compiled function}}
 
 
-def _jax_call(layer, inputs, arguments):
+def _jax_call(layer, inputs, masked, arguments):
     import jax
 
-    flags = frozenset(name for name, value in arguments.items() if isinstance(value, bool))
-    masks = {name: value for name, value in arguments.items() if name not in flags}
+    flags = tuple((name, value) for name, value in arguments.items() if isinstance(value, bool))
+    rest = {name: value for name, value in arguments.items() if name not in dict(flags)}
     if not layer.built:
         _apply(layer, arguments, inputs)
     functions = _jax_functions.setdefault(layer, {})
-    if flags not in functions:
+    if (flags, masked) not in functions:
         reference = weakref.ref(layer)
 
         @jax.jit
-        def function(values, inputs, masks):
+        def function(values, inputs, rest):
             mapping = list(zip(reference().variables, values, strict=True))
             with keras.StatelessScope(state_mapping=mapping):
-                return _apply(reference(), {**masks, **dict.fromkeys(flags, True)}, inputs)
+                return _apply(reference(), {**rest, **dict(flags)}, inputs, masked)
 
-        functions[flags] = function
-    return functions[flags]([v.value for v in layer.variables], tensors(inputs), masks)
+        functions[flags, masked] = function
+    values = [variable.value for variable in layer.variables]
+    return functions[flags, masked](values, tensors(inputs), rest)
 
 
 def gradients(layer, inputs, cotangent, **arguments):
@@ -137,8 +137,9 @@ def compiled(layer, **arguments):
     return lambda inputs: arrays(function(tensors(inputs)))
 
 
-def _apply(layer, arguments, inputs):
+def _apply(layer, arguments, inputs, masked=()):
     first, *others = inputs
+    inputs = {k: keras.layers.Masking()(v) if k in masked else v for k, v in inputs.items()}
     return layer(inputs[first], **{name: inputs[name] for name in others}, **arguments)
 
 

@@ -1,7 +1,5 @@
 """Law 8: runs through XLA, and lowers for machines that this one is not."""
 
-import functools
-
 import keras
 import numpy as np
 import pytest
@@ -73,4 +71,4 @@ def test_forward_and_gradient_lower_for_cuda_and_tpu(case, dtype):
         return layer(inputs[first], **{name: inputs[name] for name in others}, **masks)
 
     for platform in ("cuda", "tpu"):
-        jax.export.export(jax.jit(functools.partial(forward)), platforms=[platform])(inputs)
+        jax.export.export(jax.jit(forward), platforms=[platform])(inputs)

@@ -1,5 +1,7 @@
 """Dropout is alive in training only, differs from call to call, and follows the seed."""
 
+import inspect
+
 import keras
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 @every_case
 def test_dropout_is_alive_in_training_only(case):
     layer, inputs = twin(case), case.inputs()
-    takes_training = "training" in layer._call_signature.parameters
+    takes_training = "training" in inspect.signature(layer.call).parameters
     plain = call(layer, inputs)
     np.testing.assert_array_equal(call(layer, inputs), plain)
     if not takes_training:
@@ -39,14 +41,11 @@ def test_dropout_follows_the_seed(case):
     assert np.abs(outputs[0] - outputs[2]).max() > 1e-3
 
 
-@pytest.mark.parametrize(
-    "case", [case for case in CASES if case.has_dropout], ids=lambda case: case.name
-)
-def test_dropout_keeps_the_mean(case):
-    if case.name != "feed_forward":
-        pytest.skip("The mean passes a softmax or a norm: only linear dropout keeps it")
+def test_dropout_keeps_the_mean():
+    # Of the feed-forward network alone: a softmax or a norm after the dropout moves it.
+    (case,) = (case for case in CASES if case.name == "feed_forward")
     layer, inputs = built(case), case.inputs()
     repeated = {name: np.repeat(value, 200, axis=0) for name, value in inputs.items()}
-    mean = call(layer, repeated, training=True).reshape(3, 200, 5, 11).mean(1)
     expected = call(layer, inputs)
+    mean = call(layer, repeated, training=True).reshape(-1, 200, *expected.shape[1:]).mean(1)
     assert np.abs(mean - expected).max() < 0.25 * np.abs(expected).max()

@@ -1,0 +1,18 @@
+"""On JAX: compile quickly, for what is compiled here runs once, and drop it after each file."""
+
+import keras
+import pytest
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick_compilation():
+    if keras.backend.backend() != "jax":
+        yield
+        return
+    import jax
+
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+    jax.clear_caches()
