@@ -33,7 +33,11 @@ CONSTRUCTION = [
     ("gpt", {"block": layers.TransformerBlock(3, head_dim=4)}, "must be causal.*causal=True"),
     ("gpt", {"pad_token_id": 13}, "`pad_token_id` must be from 0 to 12.*Received: 13"),
     ("gpt", {"start_token_id": -1}, "`start_token_id` must be from 0 to 12.*Received: -1"),
-    ("gpt", {"start_token_id": 1, "end_token_id": 99}, "`end_token_id` must be from 0 to 12.*Received: 99"),
+    (
+        "gpt",
+        {"start_token_id": 1, "end_token_id": 99},
+        "`end_token_id` must be from 0 to 12.*Received: 99",
+    ),
     ("vit", {"num_classes": None}, "Give `num_classes` or `class_names`"),
     ("vit", {"class_names": ["a", "b"]}, "must name all classes. Received: num_classes=5, 2 names"),
     ("vit", {"num_layers": None}, "must be positive. Received: num_layers=None, hidden_dim=8"),

@@ -67,12 +67,12 @@ GPT_VARIANTS = {
 }
 
 
-def randomize(model, seed=3):
+def randomize(model, seed=3, kernel_scale=0.5):
     """Weights that hide nothing: no bias is 0, no gain is 1, and the logits are far apart."""
     generator = np.random.default_rng(seed)
     for weight in model.weights:
         name = weight.path.rsplit("/", 1)[-1]
-        scale = 0.2 if name in ("bias", "gamma", "beta", "scale") else 0.5
+        scale = 0.2 if name in ("bias", "gamma", "beta", "scale") else kernel_scale
         value = scale * generator.standard_normal(weight.shape)
         weight.assign(value + (name in ("gamma", "scale")))
     return model
@@ -124,9 +124,13 @@ def assert_close(actual, reference, tolerance=1e-5):
         for one, other in zip(actual, reference, strict=True):
             assert_close(one, other, tolerance)
         return
-    reference = np.asarray(reference, "float64")
+    actual, reference = (
+        ops.convert_to_numpy(value) if ops.is_tensor(value) else np.asarray(value)
+        for value in (actual, reference)
+    )
+    reference = reference.astype("float64")
     atol = tolerance * max(1.0, np.abs(reference).max(initial=0.0))
-    np.testing.assert_allclose(np.asarray(actual, "float64"), reference, rtol=0, atol=atol)
+    np.testing.assert_allclose(actual.astype("float64"), reference, rtol=0, atol=atol)
 
 
 def numpy_loss(logits, targets, weights):
