@@ -33,14 +33,16 @@ def publish(
     Signatures, all with the batch first and `training=False`:
 
     - a model that generates text (`GPT`, `Seq2Seq`): `serving_default`, `text` -> `text`,
-      `token_ids`, `lengths`, `scores`; `generate_ids`, the same from and to ids.
+      `token_ids`, `lengths`, `scores`, greedily; `token_ids`, the same from `token_ids` (batch,
+      length) and `lengths` (batch,), with `attention_scores` where the model has them. Without a
+      tokenizer both take ids.
     - a model of images (`ViT`): `serving_default`, `image_bytes` (PNG, JPEG, GIF or BMP) ->
-      `labels`, `label_ids`, `probabilities`; `pixels`, the same from uint8 pixels.
+      `labels`, `label_ids`, `probabilities`; `pixels`, the same from uint8 `pixels`.
     - any other model: what Keras exports.
 
-    A server answers a batch or fails it, so no row can raise: a prompt too long for the model gets
-    an empty completion of length 0, and bytes that are no image get the label "", the id -1 and
-    probabilities of 0; their neighbours are answered as if alone.
+    A server answers a batch or fails it, so no row can raise: a prompt that leaves no room, or that
+    holds unknown ids, gets an empty completion of length 0; bytes that are no image get the label
+    "", the id -1 and probabilities of 0. Their neighbours are answered as if alone.
 
     Args:
         model: a built `keras.Model`.
