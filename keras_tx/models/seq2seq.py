@@ -185,6 +185,7 @@ class Seq2Seq(TextGeneration, Model):
         self.source_embedding = keras.layers.Embedding(
             self.vocabulary_size,
             self.embedding_dim,
+            embeddings_initializer=self._embeddings_initializer(),
             name="source_embedding",
             dtype=self.dtype_policy,
         )
@@ -205,6 +206,7 @@ class Seq2Seq(TextGeneration, Model):
             self.target_vocabulary_size,
             self.embedding_dim,
             tie_weights=self.tie_embeddings,
+            embeddings_initializer=self._embeddings_initializer(),
             reverse_dtype="float32",
             name="target_embedding",
             dtype=self.dtype_policy,
@@ -224,11 +226,18 @@ class Seq2Seq(TextGeneration, Model):
         )
         self.decoder.build((None, None, self.embedding_dim))
 
+    def _embeddings_initializer(self):
+        return keras.initializers.RandomNormal(stddev=self.embedding_dim**-0.5)
+
+    def _embed(self, embedding, token_ids):
+        """As Vaswani et al. 2017, 3.4: what enters the cells has variance 1, the logits less."""
+        return embedding(token_ids) * self.embedding_dim**0.5
+
     def call(self, inputs, return_attention_scores=False, training=None):
         _check_names(inputs)
         mask = real_tokens(inputs["source_ids"], self.source_pad_token_id)
         memory, states = self._encode(inputs["source_ids"], mask, training)
-        embedded = self.target_embedding(inputs["target_ids"])  # (B, T, E)
+        embedded = self._embed(self.target_embedding, inputs["target_ids"])  # (B, T, E)
         attends = return_attention_scores and self.decoder.attention is not None
         output = self.decoder(
             embedded, memory, states, return_attention_scores=attends, training=training
@@ -242,9 +251,8 @@ class Seq2Seq(TextGeneration, Model):
 
     def _encode(self, source_ids, mask, training=None):
         """What the decoder reads at every step, and its first states."""
-        values, last_states = self.encoder(
-            self.source_embedding(source_ids), mask=mask, training=training
-        )
+        embedded = self._embed(self.source_embedding, source_ids)
+        values, last_states = self.encoder(embedded, mask=mask, training=training)
         memory = self.decoder.remember(values, last_states, mask)
         return memory, self.decoder.first_states(last_states)
 
@@ -276,7 +284,7 @@ class Seq2Seq(TextGeneration, Model):
     def step(self, tokens, state):
         """Reads one token of each row: tokens (B,) -> logits (B, V) of the next, and the state."""
         output, states, weights = self.decoder.step(
-            self.target_embedding(tokens), state["memory"], state["recurrent"]
+            self._embed(self.target_embedding, tokens), state["memory"], state["recurrent"]
         )
         position = state["position"]
         state = {**state, "recurrent": states, "position": position + 1}

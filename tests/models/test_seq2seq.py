@@ -285,7 +285,7 @@ def test_bahdanau_decoder_equals_the_paper(models):
     embeddings = array(model.target_embedding.embeddings).astype("float64")
     expected = []
     for t in range(T):
-        y = embeddings[inputs["target_ids"][:, t]]
+        y = embeddings[inputs["target_ids"][:, t]] * E**0.5
         attention = model.decoder.attention
         scores = np.tanh(
             dense(attention.query_dense, hidden)[:, None] + dense(attention.key_dense, values)
