@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_tx.layers.layer import Layer, dense
+from keras_tx.layers.layer import Layer, dense, known_features
 from keras_tx.ops.attention import attention_weights, weighted_values
 
 
@@ -32,11 +32,14 @@ class MultiHeadAttention(Layer):
     def _key_value_heads(self) -> int:
         return self.num_key_value_heads or self.num_heads
 
-    def _resolve_head_dim(self, hidden_dim) -> int:
-        if hidden_dim is None:
+    def _sequence_features(self, name: str, shape) -> int:
+        if len(shape) != 3:
             raise ValueError(
-                f"The last dimension of the input of {self.name} must be known. Received: None"
+                f"`{name}` must be (batch, length, features). Received: shape {tuple(shape)}"
             )
+        return known_features(name, shape)
+
+    def _resolve_head_dim(self, hidden_dim: int) -> int:
         if self.head_dim is not None:
             return self.head_dim
         if hidden_dim % self.num_heads:

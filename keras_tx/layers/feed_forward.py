@@ -3,13 +3,20 @@ import math
 import keras
 from keras import ops
 
-from keras_tx.layers.layer import Layer, dense
+from keras_tx.layers.layer import Layer, dense, known_features
 from keras_tx.ops import activations
 
 
 def default_intermediate_dim(hidden_dim: int, gated: bool) -> int:
     """4 D, or when gated 8/3 D (as many weights) rounded up to a multiple of 8."""
     return math.ceil(hidden_dim / 3) * 8 if gated else 4 * hidden_dim
+
+
+def check_intermediate_dim(value):
+    if value is not None and (not isinstance(value, int) or value < 1):
+        raise ValueError(
+            f"`intermediate_dim` must be a positive integer or None. Received: {value!r}"
+        )
 
 
 @keras.saving.register_keras_serializable(package="keras_tx")
@@ -55,8 +62,7 @@ class FeedForward(Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        if intermediate_dim is not None and intermediate_dim < 1:
-            raise ValueError(f"`intermediate_dim` must be positive. Received: {intermediate_dim}")
+        check_intermediate_dim(intermediate_dim)
         self.intermediate_dim = intermediate_dim
         self.activation = activations.get(activation or ("silu" if gated else "gelu"))
         self.gated = gated
@@ -65,7 +71,7 @@ class FeedForward(Layer):
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
 
     def build(self, x_shape):
-        hidden_dim = x_shape[-1]
+        hidden_dim = known_features("x", x_shape)
         inner = self.intermediate_dim or default_intermediate_dim(hidden_dim, self.gated)
         self.inner_dense = dense(self, (2 if self.gated else 1) * inner, "inner_dense", hidden_dim)
         self.output_dense = dense(self, hidden_dim, "output_dense", inner)

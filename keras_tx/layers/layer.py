@@ -25,6 +25,15 @@ def fresh(initializer):
     return keras.initializers.get(initializer).clone()
 
 
+def known_features(name: str, shape) -> int:
+    """The last dimension of the shape of an input, which weights need to know."""
+    if shape[-1] is None:
+        raise ValueError(
+            f"The last dimension of `{name}` must be known. Received: shape {tuple(shape)}"
+        )
+    return shape[-1]
+
+
 def dense(owner, units: int, name: str, input_dim: int):
     """A built Dense with the owner's `use_bias`, `kernel_initializer` and dtype policy."""
     layer = keras.layers.Dense(

@@ -1,7 +1,7 @@
 import keras
 from keras import ops
 
-from keras_tx.layers.layer import Layer, fresh
+from keras_tx.layers.layer import Layer, fresh, known_features
 
 
 @keras.saving.register_keras_serializable(package="keras_tx")
@@ -42,7 +42,7 @@ class LearnedEncoding(Layer):
 
     def build(self, x_shape):
         self.embeddings = self.add_weight(
-            shape=(self.max_sequence_length, x_shape[-1]),
+            shape=(self.max_sequence_length, known_features("x", x_shape)),
             initializer=fresh(self.embeddings_initializer),
             name="embeddings",
         )

@@ -1,8 +1,8 @@
 import keras
 from keras import ops
 
-from keras_tx.layers.feed_forward import default_intermediate_dim
-from keras_tx.layers.layer import Layer, resolve_mask
+from keras_tx.layers.feed_forward import check_intermediate_dim, default_intermediate_dim
+from keras_tx.layers.layer import Layer, known_features, resolve_mask
 from keras_tx.ops import activations, routing
 
 
@@ -70,6 +70,7 @@ class MoEFFN(Layer):
                 "`top_k` must be from 1 to `num_experts`. "
                 f"Received: top_k={top_k}, num_experts={num_experts}"
             )
+        check_intermediate_dim(intermediate_dim)
         initializers = {
             "glorot_uniform": keras.initializers.GlorotUniform,
             "glorot_normal": keras.initializers.GlorotNormal,
@@ -90,7 +91,7 @@ class MoEFFN(Layer):
         self._initializer_class = initializers[kernel_initializer]
 
     def build(self, x_shape):
-        hidden_dim = x_shape[-1]
+        hidden_dim = known_features("x", x_shape)
         inner = self.intermediate_dim or default_intermediate_dim(hidden_dim, self.gated)
         self.router = keras.layers.Dense(
             self.num_experts, use_bias=False, name="router", dtype="float32"

@@ -67,11 +67,12 @@ class MultiHeadCrossAttention(MultiHeadAttention):
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
 
     def build(self, x_shape, context_shape):
-        hidden_dim = x_shape[-1]
+        hidden_dim = self._sequence_features("x", x_shape)
+        context_dim = self._sequence_features("context", context_shape)
         head_dim = self._resolve_head_dim(hidden_dim)
         self.query_dense = dense(self, self.num_heads * head_dim, "query_dense", hidden_dim)
         self.key_value_dense = dense(
-            self, 2 * self._key_value_heads * head_dim, "key_value_dense", context_shape[-1]
+            self, 2 * self._key_value_heads * head_dim, "key_value_dense", context_dim
         )
         self._build_output(hidden_dim, head_dim)
 

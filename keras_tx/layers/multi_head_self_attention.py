@@ -45,7 +45,8 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         then, if a cache was given, the cache with this call's keys and values in it.
 
     Raises:
-        ValueError: If the sizes do not divide, or a cache is given without `causal=True`.
+        ValueError: If the sizes do not divide, a mask has the wrong rank, or a cache is given
+            without `causal=True` or `cache_index`, or with `padding_mask` or `segment_ids`.
 
     Masking: A position that sees nothing gives 0 before the output projection. Masked positions
     change nothing at the others. The input's own mask is left as it is.
@@ -88,7 +89,7 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
 
     def build(self, x_shape):
-        hidden_dim = x_shape[-1]
+        hidden_dim = self._sequence_features("x", x_shape)
         head_dim = self._resolve_head_dim(hidden_dim)
         heads = self.num_heads + 2 * self._key_value_heads
         self.query_key_value_dense = dense(
@@ -110,8 +111,8 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         return_attention_scores=False,
         training=None,
     ):
-        if cache is not None and not self.causal:
-            raise ValueError(f"A cache needs `causal=True`. {self.name} has causal=False")
+        if cache is not None:
+            self._check_cached_call(cache_index, padding_mask, segment_ids)
         index = ops.arange(ops.shape(x)[1], dtype="int32")  # place of each query, (T,) or (B, T)
         if cache is not None:
             index = ops.cast(cache_index, "int32")[:, None] + index[None, :]
@@ -123,7 +124,9 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         key, value = ops.split(projected[:, self.num_heads :], 2, axis=1)  # (B, K, T, H)
         if self.position is not None:
             positions = index if positions is None else positions
-            query, key = self.position(query, positions), self.position(key, positions)
+            query, key = (
+                ops.cast(self.position(heads, positions), value.dtype) for heads in (query, key)
+            )
         if cache is not None:
             key = cache_ops.write(cache[0], key, cache_index)
             value = cache_ops.write(cache[1], value, cache_index)
@@ -138,6 +141,17 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         if cache is not None:
             results.append((key, value))
         return tuple(results) if len(results) > 1 else output
+
+    def _check_cached_call(self, cache_index, padding_mask, segment_ids):
+        if not self.causal:
+            raise ValueError(f"A cache needs `causal=True`. {self.name} has causal=False")
+        if cache_index is None:
+            raise ValueError("A cache needs `cache_index`, each row's place in it. Received: None")
+        if padding_mask is not None or segment_ids is not None:
+            raise ValueError(
+                "With a cache, `padding_mask` and `segment_ids` cannot say which cached keys to "
+                "see: use `attention_mask` (batch, queries, cached keys)."
+            )
 
     def _mask(self, x, index, key, padding_mask, attention_mask, segment_ids, cache):
         key_index = ops.arange(ops.shape(key)[2], dtype="int32")

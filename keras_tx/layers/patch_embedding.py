@@ -43,9 +43,9 @@ class PatchEmbedding(Layer):
     ):
         super().__init__(**kwargs)
         sides = patch_pair(patch_size)
-        if min(sides) < 1 or hidden_dim < 1:
+        if len(sides) != 2 or min(sides) < 1 or hidden_dim < 1:
             raise ValueError(
-                "`patch_size` and `hidden_dim` must be positive. "
+                "`patch_size` must be a positive integer or a pair, `hidden_dim` positive. "
                 f"Received: patch_size={patch_size}, hidden_dim={hidden_dim}"
             )
         self.patch_size = patch_size

@@ -1,7 +1,7 @@
 import keras
 from keras import ops
 
-from keras_tx.layers.layer import Layer
+from keras_tx.layers.layer import Layer, known_features
 from keras_tx.ops.sinusoid import sinusoid
 
 MODES = ("add", "concat")
@@ -53,14 +53,18 @@ class SinusoidalEncoding(Layer):
         if mode not in MODES:
             raise ValueError(f"`mode` must be one of {MODES}. Received: {mode!r}")
         if mode == "add" and encoding_dim is not None:
-            raise ValueError('`encoding_dim` is for mode="concat"; in mode "add" it is that of x')
+            raise ValueError(
+                '`encoding_dim` is for mode="concat"; in mode "add" it is that of x. '
+                f"Received: {encoding_dim}"
+            )
+        if encoding_dim is not None and encoding_dim < 1:
+            raise ValueError(f"`encoding_dim` must be positive. Received: {encoding_dim}")
         self.mode = mode
         self.encoding_dim = encoding_dim
         self.max_wavelength = max_wavelength
 
     def build(self, x_shape):
-        if x_shape[-1] is None:
-            raise ValueError(f"The last dimension must be known. Received: {tuple(x_shape)}")
+        known_features("x", x_shape)
 
     def call(self, x, positions=None):
         if positions is None:

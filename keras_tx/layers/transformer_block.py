@@ -3,7 +3,7 @@ import inspect
 import keras
 
 from keras_tx.layers.feed_forward import FeedForward
-from keras_tx.layers.layer import Layer, build_part, resolve_mask
+from keras_tx.layers.layer import Layer, build_part, known_features, resolve_mask
 from keras_tx.layers.multi_head_cross_attention import MultiHeadCrossAttention
 from keras_tx.layers.multi_head_self_attention import MultiHeadSelfAttention
 from keras_tx.layers.normalization import check_normalization, make_normalization
@@ -52,7 +52,8 @@ class TransformerBlock(Layer):
         cache was given, the new cache.
 
     Raises:
-        ValueError: If the arguments do not say how to make a part, or a context is missing.
+        ValueError: If the arguments do not say how to make a part, or say so for one that is
+            passed in, or a context is missing or has no reader.
 
     Example:
         >>> import numpy as np
@@ -98,6 +99,19 @@ class TransformerBlock(Layer):
             raise ValueError(
                 "Give `num_heads`, or pass every attention in. Received: num_heads=None, "
                 f"attention={attention}, cross_attention={cross_attention}"
+            )
+        if attention is not None and (causal or window is not None or position is not None):
+            raise ValueError(
+                "`causal`, `window` and `position` are for attention made here: give them to the "
+                f"attention passed in. Received: causal={causal}, window={window}, "
+                f"position={position}, attention={attention}"
+            )
+        if feed_forward is not None and (gated or activation or intermediate_dim):
+            raise ValueError(
+                "`intermediate_dim`, `gated` and `activation` are for a feed-forward network made "
+                "here: give them to the one passed in. Received: "
+                f"intermediate_dim={intermediate_dim}, gated={gated}, activation={activation}, "
+                f"feed_forward={feed_forward}"
             )
         self.num_heads = num_heads
         self.intermediate_dim = intermediate_dim
@@ -160,7 +174,11 @@ class TransformerBlock(Layer):
 
     def _make_norm(self, name, x_shape):
         return make_normalization(
-            self.normalization, name, self.layer_norm_epsilon, self.dtype_policy, x_shape[-1]
+            self.normalization,
+            name,
+            self.layer_norm_epsilon,
+            self.dtype_policy,
+            known_features("x", x_shape),
         )
 
     def call(
@@ -179,7 +197,13 @@ class TransformerBlock(Layer):
     ):
         if self.cross_attention is not None and context is None:
             raise ValueError(f"{self.name} has cross-attention: call it with `context=`")
-        padding_mask = resolve_mask(x, padding_mask)
+        if self.cross_attention is None and context is not None:
+            raise ValueError(
+                f"{self.name} has no cross-attention to read `context`: build it with "
+                "cross_attention=True"
+            )
+        if cache is None:
+            padding_mask = resolve_mask(x, padding_mask)
         extras = []  # the scores and the cache, where asked for
 
         def attend(y):

@@ -30,18 +30,28 @@ def positional_mask(query_index, key_index, causal: bool = False, window: int | 
 
 def padding_mask(key_padding_mask):
     """(B, S) True at real keys -> (B, 1, 1, S)."""
+    _check_rank("A padding mask", key_padding_mask, "(batch, length)", 2)
     return ops.cast(key_padding_mask, "bool")[:, None, None, :]
 
 
 def segment_mask(query_segments, key_segments):
     """(B, T) and (B, S) segment numbers -> (B, 1, T, S), True within one segment."""
+    for segments in (query_segments, key_segments):
+        _check_rank("`segment_ids`", segments, "(batch, length)", 2)
     return ops.equal(query_segments[:, None, :, None], key_segments[:, None, None, :])
 
 
 def full_mask(attention_mask):
     """A mask given by the user, (B, T, S) or (B, N, T, S) -> (B, 1 or N, T, S)."""
+    expected = "(batch, queries, keys) or (batch, heads, queries, keys)"
+    _check_rank("`attention_mask`", attention_mask, expected, 3, 4)
     attention_mask = ops.cast(attention_mask, "bool")
     return attention_mask[:, None] if len(attention_mask.shape) == 3 else attention_mask
+
+
+def _check_rank(name, mask, expected, *ranks):
+    if len(mask.shape) not in ranks:
+        raise ValueError(f"{name} must be {expected}. Received: shape {tuple(mask.shape)}")
 
 
 def combine(*masks):
