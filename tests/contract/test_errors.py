@@ -1,0 +1,137 @@
+"""Law 10: what was expected, what was received, how to mend it; before any compute."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_tx
+from keras_tx import layers
+from keras_tx.layers.bahdanau_attention import BahdanauAttention
+from keras_tx.layers.luong_attention import LuongAttention
+from tests.contract.cases import CASES
+
+SELF, CROSS = layers.MultiHeadSelfAttention, layers.MultiHeadCrossAttention
+BLOCK, MOE = layers.TransformerBlock, layers.MoEFFN
+
+CONSTRUCTORS = [
+    (lambda: layers.FeedForward(0), "`intermediate_dim` must be a positive integer.*Received: 0"),
+    (lambda: layers.FeedForward(2.5), "`intermediate_dim` must be a positive.*Received: 2.5"),
+    (lambda: layers.LearnedEncoding(0), "`max_sequence_length` must be a positive.*Received: 0"),
+    (lambda: layers.SinusoidalEncoding("sum"), r"`mode` must be one of .*add.*Received: 'sum'"),
+    (lambda: layers.SinusoidalEncoding(encoding_dim=4), "`encoding_dim` is for mode=.*Received: 4"),
+    (
+        lambda: layers.SinusoidalEncoding("concat", encoding_dim=0),
+        "`encoding_dim` must be positive. Received: 0",
+    ),
+    (lambda: layers.RotaryEncoding(0.0), "`max_wavelength` must be positive. Received: 0.0"),
+    (lambda: MOE(3, top_k=4), "`top_k` must be from 1 to `num_experts`.*top_k=4, num_experts=3"),
+    (lambda: MOE(3, top_k=0), "`top_k` must be from 1 to `num_experts`.*top_k=0"),
+    (lambda: MOE(3, intermediate_dim=-1), "`intermediate_dim` must be a positive.*Received: -1"),
+    (lambda: MOE(3, kernel_initializer="zeros"), "must be one of .*glorot.*Received: 'zeros'"),
+    (lambda: SELF(0), "`num_heads` must be a positive integer. Received: 0"),
+    (lambda: SELF(2.0), "`num_heads` must be a positive integer. Received: 2.0"),
+    (lambda: SELF(2, head_dim=0), "`head_dim` must be a positive integer. Received: 0"),
+    (lambda: SELF(5, 2, 2), "multiple of `num_key_value_heads`.*num_heads=5.*=2"),
+    (lambda: SELF(2, window=0), "`window` must be a positive integer or None. Received: 0"),
+    (lambda: CROSS(-1), "`num_heads` must be a positive integer. Received: -1"),
+    (lambda: CROSS(4, 2, 3), "multiple of `num_key_value_heads`.*num_heads=4.*=3"),
+    (lambda: BLOCK(), "Give `num_heads`, or pass every attention in. Received: num_heads=None"),
+    (lambda: BLOCK(attention=SELF(2), cross_attention=True), "Give `num_heads`, or pass every"),
+    (lambda: BLOCK(2, normalization="batch"), "`normalization` must be one of.*'batch'"),
+    (lambda: BLOCK(2, normalization_order="mid"), "`normalization_order` must be one of.*'mid'"),
+    (lambda: BLOCK(attention=SELF(2), causal=True), "give them to the attention passed in.*True"),
+    (lambda: BLOCK(2, feed_forward=MOE(3), gated=True), "give them to the one passed in.*True"),
+    (lambda: layers.PatchEmbedding(0, 5), "`patch_size` must be a positive.*patch_size=0"),
+    (lambda: layers.PatchEmbedding((2, 3, 4), 5), r"or a pair.*patch_size=\(2, 3, 4\)"),
+    (lambda: layers.PatchEmbedding(2, 0), "`hidden_dim` positive.*hidden_dim=0"),
+    (lambda: BahdanauAttention(0), "`units` must be a positive integer. Received: 0"),
+    (lambda: LuongAttention("cosine"), "`score` must be one of.*'cosine'"),
+    (lambda: LuongAttention(units=0), "`units` must be a positive integer or None. Received: 0"),
+]
+
+
+def x(*shape):
+    return np.ones(shape, "float32")
+
+
+def cache(layer):
+    return layer.empty_cache(2, 5, 6)
+
+
+CALLS = [
+    (lambda: layers.LearnedEncoding(3)(x(2, 5, 7)), "at most max_sequence_length=3.*length 5"),
+    (lambda: layers.RotaryEncoding()(x(2, 3, 5, 7)), "known and even. Received: .*7"),
+    (lambda: SELF(3)(x(2, 5, 7)), "divisible by num_heads=3.*`head_dim`.*7"),
+    (lambda: SELF(2)(x(5, 6)), r"`x` must be \(batch, length, features\).*\(5, 6\)"),
+    (lambda: SELF(2)(x(2, 5, 6, 2)), r"`x` must be \(batch, length, features\).*6, 2\)"),
+    (
+        lambda: SELF(2)(x(2, 5, 6), padding_mask=x(2, 5, 1)),
+        r"padding mask must be \(batch, length\).*\(2, 5, 1\)",
+    ),
+    (
+        lambda: SELF(2)(x(2, 5, 6), attention_mask=x(5, 5)),
+        r"`attention_mask` must be \(batch, queries, keys\).*\(5, 5\)",
+    ),
+    (lambda: SELF(2)(x(2, 5, 6), segment_ids=x(5)), r"`segment_ids` must be.*Received: .*\(5,\)"),
+    (
+        lambda: SELF(2)(x(2, 1, 6), cache=cache(SELF(2)), cache_index=np.zeros(2, "int32")),
+        "A cache needs `causal=True`.*causal=False",
+    ),
+    (
+        lambda: SELF(2, causal=True)(x(2, 1, 6), cache=cache(SELF(2))),
+        "A cache needs `cache_index`.*Received: None",
+    ),
+    (
+        lambda: SELF(2, causal=True)(
+            x(2, 1, 6),
+            cache=cache(SELF(2)),
+            cache_index=np.zeros(2, "int32"),
+            padding_mask=np.ones((2, 1), bool),
+        ),
+        "With a cache, `padding_mask`.*use `attention_mask`",
+    ),
+    (lambda: CROSS(3)(x(2, 5, 7), x(2, 3, 4)), "divisible by num_heads=3.*`head_dim`.*7"),
+    (lambda: CROSS(2)(x(2, 5, 6), x(3, 4)), r"`context` must be \(batch, length, .*\(3, 4\)"),
+    (lambda: BLOCK(2, cross_attention=True)(x(2, 5, 6)), "call it with `context=`"),
+    (lambda: BLOCK(2)(x(2, 5, 6), context=x(2, 3, 4)), "no cross-attention.*cross_attention=True"),
+    (
+        lambda: layers.PatchEmbedding(2, 5)(x(2, 4, 5, 3)),
+        "multiples of patch_size=2. Received: 4 x 5. Resize or pad",
+    ),
+    (
+        lambda: layers.PatchEmbedding(2, 5)(x(4, 4, 3)),
+        r"\(batch, height, width, channels\).*\(4, 4",
+    ),
+    (lambda: BahdanauAttention(5)(x(2, 3, 4), x(2, 4)), r"`values` must have 3 dimensions.*\(2, 4"),
+    (lambda: LuongAttention("dot")(x(2, 3, 4), x(2, 3, 5)), 'score="general".*Received: 4 and 5'),
+]
+
+
+@pytest.mark.parametrize("mistake, message", CONSTRUCTORS, ids=[m[:40] for _, m in CONSTRUCTORS])
+def test_a_wrong_argument_is_refused_at_construction(mistake, message):
+    with pytest.raises(ValueError, match=f"(?s){message}"):
+        mistake()
+
+
+@pytest.mark.parametrize("mistake, message", CALLS, ids=[m[:40] for _, m in CALLS])
+def test_a_wrong_input_is_refused_before_it_is_used(mistake, message):
+    with pytest.raises(ValueError, match=f"(?s){message}"):
+        mistake()
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_unknown_features_are_refused(case):
+    first = next(iter(case.shapes))
+    spec = {name: keras.Input(shape[1:]) for name, shape in case.shapes.items()}
+    spec[first] = keras.Input((*case.shapes[first][1:-1], None))
+    rest = {name: spec[name] for name in case.shapes if name != first}
+    with pytest.raises(ValueError, match="known"):
+        case.make()(spec[first], **rest)
+
+
+def test_every_public_layer_refuses_something():
+    text = [mistake.__code__ for mistake, _ in [*CONSTRUCTORS, *CALLS]]
+    known = {value.__name__: name for name, value in globals().items() if isinstance(value, type)}
+    named = {name for code in text for name in code.co_names}
+    for cls in keras_tx.layers.__all__:
+        assert cls in named or known.get(cls) in named, cls
