@@ -157,12 +157,7 @@ def _generate(model, room, most, token_ids, lengths):
     known = (token_ids >= 0) & (token_ids < model.prompt_vocabulary_size)
     limits = tf.where(tf.reduce_all(known | ~read, axis=1), limits, 0)
     token_ids = tf.where(known & read, token_ids, model.pad_token_id or 0)
-    answer = model.generate_ids(token_ids, lengths, limits, Greedy(), most)
-    if "attention_scores" in answer:
-        # A row that is done waits for the others: what it looked at then is no part of its answer.
-        written = tf.sequence_mask(answer["lengths"], most)
-        answer["attention_scores"] = tf.where(written[..., None], answer["attention_scores"], 0.0)
-    return answer
+    return model.generate_ids(token_ids, lengths, limits, Greedy(), most)
 
 
 def _made_up_prompts(model):

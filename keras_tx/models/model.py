@@ -80,11 +80,30 @@ class Model(Configurable, CrossEntropyTraining, keras.Model):
             if isinstance(targets, np.ndarray) and self.owns_loss:
                 self.check_targets(inputs, targets)
 
-    def export(self, filepath, **kwargs):
-        """Writes a SavedModel with the model's serving signatures exactly at `filepath`."""
+    def export(
+        self,
+        filepath,
+        format: str = "tf_saved_model",
+        verbose=None,
+        max_new_tokens: int | None = None,
+        **kwargs,
+    ):
+        """Writes the model at `filepath`; as a SavedModel, with its signatures for a server.
+
+        Args:
+            filepath: Where to write.
+            format: "tf_saved_model", or another format of `keras.Model.export`, which Keras
+                then writes.
+            verbose: For other formats, whether Keras prints what it wrote.
+            max_new_tokens: As for `keras_tx.publish`.
+            **kwargs: For other formats, what Keras takes.
+        """
+        if format != "tf_saved_model":
+            super().export(filepath, format=format, verbose=verbose, **kwargs)
+            return
         from keras_tx.export import export
 
-        return export(self, filepath, **kwargs)
+        export(self, filepath, max_new_tokens=max_new_tokens, **kwargs)
 
 
 def check_ids(name: str, ids, vocabulary_size: int):

@@ -42,7 +42,8 @@ class TextGeneration:
             seed: For strategies that draw; greedy decoding does not.
             return_dict: Whether to return a dictionary with `text` (for prompts that are text),
                 `token_ids`, `lengths` and `scores` (sums of log-probabilities), each with one row
-                for each prompt, and `attention_scores` where the model has them.
+                for each prompt, and `attention_scores` (B, T, S) where the model has them, 0
+                beyond a row's own lengths.
 
         Returns:
             Text for text and ids for ids: one for one prompt, a list for several.
@@ -135,6 +136,9 @@ class TextGeneration:
             row[:length].tolist()
             for row, length in zip(result["token_ids"], result["lengths"], strict=True)
         ]
+        if "attention_scores" in result:  # without the places that only fill a bucket
+            longest, longest_prompt = result["lengths"].max(), lengths.max()
+            result["attention_scores"] = result["attention_scores"][:, :longest, :longest_prompt]
         return result
 
     def _run(self, rows, lengths, limits, strategy):
@@ -186,10 +190,15 @@ class TextGeneration:
             end_token_id=self.end_token_id,
             pad_token_id=self.pad_token_id or 0,
         )
-        return {**result, **self.read_state(state)}
+        # A row that is done waits for the others; what it saw then is no part of its result.
+        written = ops.arange(max_new_tokens, dtype="int32")[None, :] < result["lengths"][:, None]
+        for name, value in self.read_state(state).items():
+            kept = ops.reshape(written, (*ops.shape(written), *[1] * (len(value.shape) - 2)))
+            result[name] = ops.where(kept, value, ops.zeros_like(value))
+        return result
 
     def read_state(self, state):
-        """Further batch-major results kept in the last state."""
+        """Further results kept in the last state, each (B, max_new_tokens, ...)."""
         return {}
 
 
