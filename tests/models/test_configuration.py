@@ -122,12 +122,13 @@ def test_a_saved_model_gives_the_same_outputs(model, output, tmp_path):
     np.testing.assert_array_equal(tools.forward(loaded)(sample(model)), output)
 
 
-def test_weights_load_before_any_call(model, output, tmp_path):
+def test_weights_load_before_any_call(model, tmp_path):
     model.save_weights(tmp_path / "model.weights.h5")
     other = type(model).from_config(model.get_config())
     assert other.built and other.count_params() == model.count_params()
     other.load_weights(tmp_path / "model.weights.h5")
-    np.testing.assert_array_equal(tools.forward(other)(sample(model)), output)
+    for one, same in zip(model.get_weights(), other.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, same)
 
 
 def test_a_new_model_has_a_summary():
@@ -164,9 +165,9 @@ def test_training_goes_on_after_loading(tmp_path):
         gpt.compile(keras.optimizers.Adam(0.01), weighted_metrics=[top])
         return gpt
 
-    straight = fit(fit(compiled()))
-    half = fit(compiled())
-    half.save(tmp_path / "half.keras")
+    straight = fit(compiled())
+    straight.save(tmp_path / "half.keras")
+    fit(straight)
     loaded = keras.models.load_model(tmp_path / "half.keras")
     assert int(loaded.optimizer.iterations) == 4
     tools.assert_close(fit(loaded).get_weights(), straight.get_weights())
@@ -193,7 +194,11 @@ def test_a_fresh_process_generates_the_same_text(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", LOADER, tmp_path / "gpt.keras"],
         capture_output=True,
-        env={**os.environ, "KERAS_BACKEND": keras.backend.backend()},
+        env={
+            **os.environ,
+            "KERAS_BACKEND": keras.backend.backend(),
+            "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+        },
         cwd=os.getcwd(),
     )
     assert done.returncode == 0, done.stderr.decode()

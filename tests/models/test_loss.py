@@ -21,9 +21,9 @@ def data():
     return x, y, weights, real
 
 
-@pytest.fixture(scope="module", params=["learned", "experts"])
-def gpt(request):
-    model = tools.make_gpt(request.param, pad_token_id=PAD)
+@pytest.fixture(scope="module")
+def gpt():
+    model = tools.make_gpt("list", pad_token_id=PAD)  # a plain block and one of experts
     model.compile("sgd")
     return model
 
@@ -47,15 +47,21 @@ def test_appended_padding_changes_no_real_logit(gpt, forward, data):
 def test_evaluate_is_exact_over_real_tokens_whatever_the_batch_size(gpt, forward, data):
     x, y, weights, real = data
     logits = forward(x)
-    for weighting in (None, weights, weights[:, 0]):
+    for weighting, batch_size in (
+        (None, 1),
+        (None, 4),
+        (None, 6),
+        (weights, 4),
+        (weights, 6),
+        (weights[:, 0], 6),
+    ):
         token_weights = 1.0 if weighting is None else weighting.reshape(6, -1)
         expected = tools.numpy_loss(logits, y, real * token_weights)
-        for batch_size in (1, 2, 4, 6):
-            results = gpt.evaluate(
-                x, y, sample_weight=weighting, batch_size=batch_size, verbose=0, return_dict=True
-            )
-            assert set(results) == {"loss", "accuracy"}
-            tools.assert_close([results["loss"], results["accuracy"]], list(expected))
+        results = gpt.evaluate(
+            x, y, sample_weight=weighting, batch_size=batch_size, verbose=0, return_dict=True
+        )
+        assert set(results) == {"loss", "accuracy"}
+        tools.assert_close([results["loss"], results["accuracy"]], list(expected))
 
 
 def test_appended_padding_changes_no_loss_metric_or_gradient(gpt, data):
@@ -111,6 +117,9 @@ def test_inputs_are_left_as_they_are(gpt):
 def test_the_balance_loss_is_added_once_with_gradient_accumulation(data):
     x, y = data[:2]
     gpt = tools.make_gpt("experts", pad_token_id=PAD, num_layers=1)
+    gpt(x, training=True)
+    (added,) = map(float, gpt.losses)
+    assert added > 0.1
     _, expected = tools.gradients(gpt, x, y)
     before = gpt.get_weights()
     gpt.compile(keras.optimizers.SGD(1.0, gradient_accumulation_steps=2))
@@ -119,30 +128,23 @@ def test_the_balance_loss_is_added_once_with_gradient_accumulation(data):
     gpt.set_weights(before)
     tools.assert_close(actual, expected)
 
-    # One more balance loss doubles what it alone adds to the router's gradient.
-    for block in gpt.blocks:
-        block.feed_forward.balance_loss_weight *= 2
-    _, doubled = tools.gradients(gpt, x, y)
-    for block in gpt.blocks:
-        block.feed_forward.balance_loss_weight = 0
-    _, without = tools.gradients(gpt, x, y)
-    once = [a - b for a, b in zip(expected, without, strict=True)]
-    twice = [a - b for a, b in zip(doubled, without, strict=True)]
-    assert max(np.abs(gradient).max() for gradient in once) > 1e-3
-    tools.assert_close(twice, [2 * gradient for gradient in once], 2e-5)
+    gpt.compile(keras.optimizers.SGD(0.0))
+    logs = gpt.train_on_batch(x, y, return_dict=True)
+    total = next(metric for metric in gpt.metrics if metric.name == "loss")  # what is trained on
+    tools.assert_close(float(total.result()), logs["loss"] + added)
 
 
 def test_vit_trains_from_uint8_images():
     vit = tools.make_vit()
     vit.compile(keras.optimizers.Adam(0.01))
     x, y = tools.images(6), np.array([0, 1, 2, 3, 4, 0])
-    history = vit.fit(x, y, batch_size=4, epochs=15, verbose=0).history
+    history = vit.fit(x, y, batch_size=3, epochs=15, verbose=0).history
     assert history["loss"][-1] < 0.5 * history["loss"][0]
     logits = vit.predict(x, verbose=0)
     assert logits.dtype == np.float32 and logits.shape == (6, 5)
     weights = np.array([1, 0, 2, 0.5, 1, 3], "float32")
     expected = tools.numpy_loss(logits, y, weights)
-    for batch_size in (1, 4, 6):
+    for batch_size in (1, 6):
         results = vit.evaluate(
             x, y, sample_weight=weights, batch_size=batch_size, verbose=0, return_dict=True
         )

@@ -1,9 +1,10 @@
 """Half precision: values against float32, and the policy of every child (law 5)."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
-from keras import ops
 
 import keras_tx as ktx
 from tests.models import tools
@@ -12,11 +13,17 @@ from tests.models import tools
 TOLERANCES = {"mixed_bfloat16": 0.05, "mixed_float16": 0.006}
 
 
+@functools.cache
+def reference_logits(variant):
+    model = tools.make_vit() if variant == "vit" else tools.make_gpt(variant)
+    return tools.forward(model)(tools.images(3) if variant == "vit" else tools.tokens(3, 7))
+
+
 @pytest.mark.parametrize("policy", sorted(TOLERANCES))
-@pytest.mark.parametrize("variant", ["sinusoidal", "rotary", "experts"])
+@pytest.mark.parametrize("variant", ["rotary", "experts"])
 def test_gpt_is_near_float32(variant, policy):
     token_ids = tools.tokens(3, 7)
-    reference = tools.forward(tools.make_gpt(variant))(token_ids)
+    reference = reference_logits(variant)
     gpt = tools.make_gpt(variant, dtype=policy)
     logits = tools.forward(gpt)(token_ids)
     assert logits.dtype == np.float32
@@ -30,7 +37,7 @@ def test_gpt_is_near_float32(variant, policy):
 
 @pytest.mark.parametrize("policy", sorted(TOLERANCES))
 def test_vit_is_near_float32(policy):
-    reference = tools.forward(tools.make_vit())(tools.images(3))
+    reference = reference_logits("vit")
     vit = tools.make_vit(dtype=policy)
     logits = tools.forward(vit)(tools.images(3))
     assert logits.dtype == np.float32
@@ -59,26 +66,24 @@ def test_the_cache_in_half_precision_gives_the_same_text():
     np.testing.assert_allclose(result["scores"][0], chosen.sum(), atol=0.2)
 
 
-@pytest.mark.parametrize("policy", sorted(TOLERANCES))
-def test_fit(policy):
+def test_fit():
     x, y = tools.tokens(6, 7), tools.tokens(6, 7, seed=6)
-    gpt = tools.make_gpt(dtype=policy)
+    gpt = tools.make_gpt(dtype="mixed_float16")
     gpt.compile(keras.optimizers.Adam(0.02))
-    scaled = isinstance(gpt.optimizer, keras.optimizers.LossScaleOptimizer)
-    assert scaled == (policy == "mixed_float16")
+    assert isinstance(gpt.optimizer, keras.optimizers.LossScaleOptimizer)
     history = gpt.fit(x, y, batch_size=6, epochs=8, verbose=0).history["loss"]
     assert np.isfinite(history).all() and history[-1] < 0.7 * history[0]
 
 
 def test_fractions_of_a_pixel_survive():
     # Keras casts floating inputs to half precision before `call`; 200.4 would become 200.
-    images = np.full((1, *tools.VIT_SIZES["image_size"], 2), 200.4, "float32")
     seen = []
 
     class Watched(ktx.ViT):
         def _embed(self, images, training):
-            seen.append(ops.convert_to_numpy(ops.cast(images, "float32")).max())
+            seen.append(keras.backend.standardize_dtype(images.dtype))
             return super()._embed(images, training)
 
-    Watched(**tools.VIT_SIZES, dtype="mixed_bfloat16")(images)
-    np.testing.assert_allclose(seen, 200.4, rtol=1e-6)
+    vit = Watched(**tools.VIT_SIZES, dtype="mixed_bfloat16")
+    vit(keras.Input((*tools.VIT_SIZES["image_size"], 2), dtype="float32"))
+    assert seen == ["float32"]

@@ -247,7 +247,7 @@ def test_gru_and_lstm_equal_keras(models):
         ):
             recurrent = loop.cell.recurrent_dense
             kernel, bias = array(dense.kernel), array(dense.bias).copy()
-            if encoder.kind == "gru":
+            if encoder.cell == "gru":
                 weights += [kernel, array(recurrent.kernel)]
                 weights += [np.stack([bias, array(recurrent.bias)])]
             else:

@@ -109,8 +109,10 @@ def forward(model):
 def gradients(model, x, y, sample_weight=None, **compile_arguments):
     """The logs and the gradients of one training step, read off plain gradient descent."""
     before = model.get_weights()
-    eagerly = keras.backend.backend() == "tensorflow"  # no trace for a single step
-    model.compile(keras.optimizers.SGD(1.0), **{"run_eagerly": eagerly, **compile_arguments})
+    if compile_arguments or getattr(model.optimizer, "name", None) != "gradients":
+        eagerly = keras.backend.backend() == "tensorflow"  # no trace for a single step
+        descent = keras.optimizers.SGD(1.0, name="gradients")
+        model.compile(descent, **{"run_eagerly": eagerly, **compile_arguments})
     logs = model.train_on_batch(x, y, sample_weight, return_dict=True)
     after = model.get_weights()
     model.set_weights(before)
