@@ -1,6 +1,6 @@
 import keras
 
-from keras_tx.layers.alignment_base import AlignmentAttention
+from keras_tx.layers.alignment_attention import AlignmentAttention
 from keras_tx.layers.layer import dense, fresh
 from keras_tx.ops.alignment import additive_scores
 

@@ -1,7 +1,7 @@
 import keras
 
-from keras_tx.layers.attention_base import MultiHeadAttention
 from keras_tx.layers.layer import dense, resolve_mask
+from keras_tx.layers.multi_head_attention import MultiHeadAttention
 from keras_tx.ops import masks
 
 

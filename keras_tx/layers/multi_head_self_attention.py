@@ -1,8 +1,8 @@
 import keras
 from keras import ops
 
-from keras_tx.layers.attention_base import MultiHeadAttention
 from keras_tx.layers.layer import build_part, dense, resolve_mask
+from keras_tx.layers.multi_head_attention import MultiHeadAttention
 from keras_tx.ops import cache as cache_ops
 from keras_tx.ops import masks
 

@@ -1,7 +1,7 @@
 import keras
 from keras import ops
 
-from keras_tx.layers.layer import Layer
+from keras_tx.layers.layer import Layer, build_part
 from keras_tx.ops.recurrence import GATES, STATES, gru_step, lstm_step
 
 
@@ -15,7 +15,7 @@ class RecurrentCell(Layer):
 
     Args:
         units: Width of the state.
-        kind: "gru" or "lstm".
+        cell: "gru" or "lstm".
         attention: A layer called as `attention(query, values, mask=, projected_keys=)`, or None.
         context_dim: Last dimension of the values that the attention reads.
 
@@ -26,7 +26,7 @@ class RecurrentCell(Layer):
     def __init__(
         self,
         units: int,
-        kind: str = "gru",
+        cell: str = "gru",
         *,
         attention=None,
         context_dim: int | None = None,
@@ -34,26 +34,25 @@ class RecurrentCell(Layer):
     ):
         super().__init__(**kwargs)
         self.units = units
-        self.kind = kind
+        self.cell = cell
         self.attention = attention
         self.context_dim = context_dim
-        self.state_size = [units] * STATES[kind]
+        self.state_size = [units] * STATES[cell]
         self.output_size = units + (0 if attention is None else context_dim)
         self.memory = None
 
     def build(self, inputs_shape):
-        gates = GATES[self.kind] * self.units
+        gates = GATES[self.cell] * self.units
         # A GRU's recurrent bias stands inside the reset gate; an LSTM's would repeat the input's.
         self.recurrent_dense = self._dense(gates, "recurrent_dense", self.units, "orthogonal")
         if self.attention is not None:
             self.context_dense = self._dense(gates, "context_dense", self.context_dim)
-            if not self.attention.built:
-                self.attention.build((None, self.units), (None, None, self.context_dim))
+            build_part(self.attention, (None, self.units), (None, None, self.context_dim))
 
     def _dense(self, units, name, input_dim, kernel_initializer="glorot_uniform"):
         layer = keras.layers.Dense(
             units,
-            use_bias=name == "recurrent_dense" and self.kind == "gru",
+            use_bias=name == "recurrent_dense" and self.cell == "gru",
             kernel_initializer=kernel_initializer,
             name=name,
             dtype=self.dtype_policy,
@@ -72,7 +71,7 @@ class RecurrentCell(Layer):
             )
             inputs = inputs + self.context_dense(context)
         recurrent = self.recurrent_dense(hidden)
-        if self.kind == "gru":
+        if self.cell == "gru":
             new = [gru_step(inputs, recurrent, hidden)]
         else:
             new = list(lstm_step(inputs, recurrent, states[1]))

@@ -2,7 +2,7 @@ import keras
 from keras import ops
 
 from keras_tx.layers.bahdanau_attention import BahdanauAttention
-from keras_tx.layers.layer import Layer
+from keras_tx.layers.layer import Layer, build_part
 from keras_tx.layers.recurrent_layer import RecurrentLayer
 from keras_tx.ops.recurrence import STATES
 
@@ -26,7 +26,7 @@ class RecurrentDecoder(Layer):
         units: Width D of a state.
         num_layers: Number of recurrent layers. Bahdanau's attention stands in the first one; its
             context feeds the others too.
-        kind: "gru" or "lstm".
+        cell: "gru" or "lstm".
         attention: A `BahdanauAttention` or `LuongAttention`, or None.
         context_dim: Last dimension M of the source.
         output_dim: Features E of the output.
@@ -47,7 +47,7 @@ class RecurrentDecoder(Layer):
         self,
         units: int,
         num_layers: int = 1,
-        kind: str = "gru",
+        cell: str = "gru",
         *,
         attention=None,
         context_dim: int,
@@ -63,7 +63,7 @@ class RecurrentDecoder(Layer):
             )
         self.units = units
         self.num_layers = num_layers
-        self.kind = kind
+        self.cell = cell
         self.attention = attention
         self.context_dim = context_dim
         self.output_dim = output_dim
@@ -79,7 +79,7 @@ class RecurrentDecoder(Layer):
             reads = number == 0 and self._reads_before
             layer = RecurrentLayer(
                 self.units,
-                self.kind,
+                self.cell,
                 attention=self.attention if reads else None,
                 context_dim=self.context_dim if reads else None,
                 name=f"layer_{number}",
@@ -88,13 +88,13 @@ class RecurrentDecoder(Layer):
             layer.build((None, None, (self.units if number else input_dim) + (0 if reads else fed)))
             self.layers.append(layer)
         if self._reads_after:
-            self.attention.build((None, self.units), (None, None, self.context_dim))
+            build_part(self.attention, (None, self.units), (None, None, self.context_dim))
         self.state_denses = []
         if self.initial_state == "projected":
             self.state_denses = [
                 self._dense(f"state_dense_{number}_{part}", self.units, self.context_dim)
                 for number in range(self.num_layers)
-                for part in "hc"[: STATES[self.kind]]
+                for part in "hc"[: STATES[self.cell]]
             ]
         width = self.units + self.context_dim + (0 if self._reads_after else input_dim)
         self.output_dense = self._dense("output_dense", self.output_dim, width)

@@ -11,7 +11,7 @@ class RecurrentEncoder(Layer):
     Args:
         units: Width D of a state, in each direction.
         num_layers: Number of layers.
-        kind: "gru" or "lstm".
+        cell: "gru" or "lstm".
         bidirectional: Whether each layer also reads backwards.
         dropout: Fraction dropped of the input of each layer and of the output.
 
@@ -28,7 +28,7 @@ class RecurrentEncoder(Layer):
         self,
         units: int,
         num_layers: int = 1,
-        kind: str = "gru",
+        cell: str = "gru",
         *,
         bidirectional: bool = True,
         dropout: float = 0.0,
@@ -37,7 +37,7 @@ class RecurrentEncoder(Layer):
         super().__init__(**kwargs)
         self.units = units
         self.num_layers = num_layers
-        self.kind = kind
+        self.cell = cell
         self.bidirectional = bidirectional
         self.dropout = dropout
 
@@ -50,7 +50,7 @@ class RecurrentEncoder(Layer):
         for number in range(self.num_layers):
             layer = RecurrentLayer(
                 self.units,
-                self.kind,
+                self.cell,
                 bidirectional=self.bidirectional,
                 name=f"layer_{number}",
                 dtype=self.dtype_policy,

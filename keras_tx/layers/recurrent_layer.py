@@ -17,7 +17,7 @@ class RecurrentLayer(Layer):
 
     Args:
         units: Width D of the state.
-        kind: "gru" or "lstm".
+        cell: "gru" or "lstm".
         bidirectional: Whether a second one reads the sequence backwards; the two are concatenated.
         attention: A layer such as `BahdanauAttention`, or None.
         context_dim: Last dimension M of the values that the attention reads.
@@ -40,7 +40,7 @@ class RecurrentLayer(Layer):
     def __init__(
         self,
         units: int,
-        kind: str = "gru",
+        cell: str = "gru",
         *,
         bidirectional: bool = False,
         attention=None,
@@ -48,12 +48,12 @@ class RecurrentLayer(Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        if kind not in GATES:
-            raise ValueError(f"`kind` must be one of {tuple(GATES)}. Received: {kind!r}")
+        if cell not in GATES:
+            raise ValueError(f"`cell` must be one of {tuple(GATES)}. Received: {cell!r}")
         if bidirectional and attention is not None:
             raise ValueError("A layer that reads by attention cannot be bidirectional.")
         self.units = units
-        self.kind = kind
+        self.cell = cell
         self.bidirectional = bidirectional
         self.attention = attention
         self.context_dim = context_dim
@@ -67,7 +67,7 @@ class RecurrentLayer(Layer):
 
     def _input_dense(self, name, input_dim):
         layer = keras.layers.Dense(
-            GATES[self.kind] * self.units, name=name, dtype=self.dtype_policy
+            GATES[self.cell] * self.units, name=name, dtype=self.dtype_policy
         )
         layer.build((None, None, input_dim))
         return layer
@@ -75,7 +75,7 @@ class RecurrentLayer(Layer):
     def _loop(self, name, go_backwards=False):
         cell = RecurrentCell(
             self.units,
-            self.kind,
+            self.cell,
             attention=self.attention,
             context_dim=self.context_dim,
             name="cell",
@@ -89,7 +89,7 @@ class RecurrentLayer(Layer):
             name=name,
             dtype=self.dtype_policy,
         )
-        loop.build((None, None, GATES[self.kind] * self.units))
+        loop.build((None, None, GATES[self.cell] * self.units))
         return loop
 
     def call(self, x, mask=None, initial_state=None, memory=None):
@@ -123,7 +123,7 @@ class RecurrentLayer(Layer):
         return None  # padded places hold a repeated state; who reads it is given the mask
 
     def compute_output_shape(self, x_shape):
-        states = [(x_shape[0], self._width(self.units))] * STATES[self.kind]
+        states = [(x_shape[0], self._width(self.units))] * STATES[self.cell]
         width = self.units + self.context_dim if self.attention else self._width(self.units)
         return (*x_shape[:-1], width), states
 

@@ -12,15 +12,15 @@ class AlignmentAttention(Layer):
     use_bias = False  # the papers' scores have none
 
     def project_keys(self, values):
-        """The part of the score that depends on `values` alone, once per sequence: (B, S, K)."""
+        """The part of the score that depends on `values` alone, once per sequence: (B, S, U)."""
         raise NotImplementedError
 
     def _project_query(self, query):
-        """The part of the score that depends on the query alone: (..., Q) -> (..., K)."""
+        """The part of the score that depends on the query alone: (..., Q) -> (..., U)."""
         return query
 
     def _scores(self, query, keys):
-        """Both projected, (B, T, K), (B, S, K) -> float32 (B, T, S)"""
+        """Both projected, (B, T, U) and (B, S, U) -> float32 (B, T, S)."""
         raise NotImplementedError
 
     def build(self, query_shape, values_shape):
@@ -35,7 +35,7 @@ class AlignmentAttention(Layer):
     def call(self, query, values, mask=None, projected_keys=None, return_attention_scores=False):
         one_step = len(query.shape) == 2
         query = self._project_query(query)
-        steps = query[:, None] if one_step else query  # (B, T, K)
+        steps = query[:, None] if one_step else query  # (B, T, U)
         keys = self.project_keys(values) if projected_keys is None else projected_keys
         mask = resolve_mask(values, mask)
         if mask is not None:
