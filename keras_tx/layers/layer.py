@@ -53,9 +53,23 @@ def build_part(layer, *shapes):
         layer.build(*shapes)
 
 
+class _AttachedMask(keras.layers.Layer):
+    """Gives the mask that Keras attached to its input; None when there is none.
+
+    Keras hands masks to calls that name them `mask`; on tracers of JAX it keeps them in a table of
+    its own, where no attribute shows them.
+    """
+
+    def call(self, x, mask=None):
+        return mask
+
+
+_attached_mask = _AttachedMask(autocast=False, name="attached_mask")
+
+
 def resolve_mask(x, padding_mask=None):
     """The explicit padding mask, or else the implicit one that Keras attached to `x`."""
-    return getattr(x, "_keras_mask", None) if padding_mask is None else padding_mask
+    return _attached_mask(x) if padding_mask is None else padding_mask
 
 
 def clone(layer, name: str, dtype=None):
