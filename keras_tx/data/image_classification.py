@@ -3,7 +3,8 @@
 import numpy as np
 
 from keras_tx.data.batches import batched, check_positive, check_seed, pad_rows, random
-from keras_tx.data.sources import hold_out_images, read_images
+from keras_tx.data.hold_out import hold_out_images
+from keras_tx.data.image_sources import read_images
 
 
 def image_classification(

@@ -4,7 +4,8 @@ import numpy as np
 
 from keras_tx.data import tokenizers
 from keras_tx.data.batches import batched, check_positive, check_seed, pad_rows, random
-from keras_tx.data.sources import hold_out_text, read_texts
+from keras_tx.data.hold_out import hold_out_text
+from keras_tx.data.text_sources import read_texts
 from keras_tx.data.train_tokenizer import resolve_tokenizer
 
 _ENCODED_AT_ONCE = 100_000
