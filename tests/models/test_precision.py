@@ -86,4 +86,4 @@ def test_fractions_of_a_pixel_survive():
 
     vit = Watched(**tools.VIT_SIZES, dtype="mixed_bfloat16")
     vit(keras.Input((*tools.VIT_SIZES["image_size"], 2), dtype="float32"))
-    assert seen == ["float32"]
+    assert set(seen) == {"float32"}

@@ -109,7 +109,7 @@ def forward(model):
 def gradients(model, x, y, sample_weight=None, **compile_arguments):
     """The logs and the gradients of one training step, read off plain gradient descent."""
     before = model.get_weights()
-    if compile_arguments or getattr(model.optimizer, "name", None) != "gradients":
+    if compile_arguments or not model.compiled or model.optimizer.name != "gradients":
         eagerly = keras.backend.backend() == "tensorflow"  # no trace for a single step
         descent = keras.optimizers.SGD(1.0, name="gradients")
         model.compile(descent, **{"run_eagerly": eagerly, **compile_arguments})
