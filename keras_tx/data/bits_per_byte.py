@@ -17,16 +17,15 @@ def bits_per_byte(loss: float, num_tokens: int, num_bytes: int) -> float:
         num_tokens: How many tokens that mean is over.
         num_bytes: Length of the text in UTF-8.
 
+    Raises:
+        ValueError: If there is no token or no byte.
+
     Example:
-
-    ```python
-    import keras_tx as ktx
-
-    train, test, tokenizer = ktx.data.language_modeling(["one two three\\n" * 40], batch_size=2)
-    text, num_tokens = ktx.data.covered_text(test, tokenizer)
-    loss = 0.5  # gpt.evaluate(test, return_dict=True)["loss"]
-    bits = ktx.data.bits_per_byte(loss, num_tokens, len(text.encode()))
-    ```
+        >>> train, test, tokenizer = language_modeling(["one two three " * 40], tokenizer="byte")
+        >>> text, num_tokens = covered_text(test, tokenizer)
+        >>> loss = np.log(2)  # gpt.evaluate(test, return_dict=True)["loss"]
+        >>> bits_per_byte(loss, num_tokens, len(text.encode())) < 1.1
+        True
     """
     if num_tokens < 1 or num_bytes < 1:
         raise ValueError(
@@ -42,6 +41,10 @@ def covered_text(dataset, tokenizer) -> tuple[str, int]:
     The text is decoded from the targets of weight 1, in order, so it is the test text itself
     wherever the tokenizer is lossless (the default and `"byte"` are; WordPiece is not). The end
     token of each document counts among the tokens.
+
+    Args:
+        dataset: The test data set.
+        tokenizer: The tokenizer that came with it.
     """
     ids = [np.asarray(targets)[np.asarray(weights) > 0] for _, targets, weights in dataset]
     ids = np.concatenate(ids)

@@ -50,8 +50,15 @@ def image_classification(
         for `fit` and `evaluate` on every backend; and a list of str.
 
     Raises:
-        ValueError: Nothing to read, images of several sizes without `image_size`, not uint8, a
-            data set not on this machine while `download=False`, or a number out of its range.
+        ValueError: If there is nothing to read, images are of several sizes without `image_size`
+            or not uint8, a data set is not on this machine while `download=False`, or a number is
+            out of its range.
+
+    Example:
+        >>> images, labels = np.zeros((4, 8, 8, 1), "uint8"), [0, 1, 0, 1]
+        >>> train, test, class_names = image_classification((images, labels), batch_size=2)
+        >>> class_names
+        ['0', '1']
     """
     check_positive(batch_size=batch_size)
     check_seed(seed)

@@ -66,8 +66,16 @@ def language_modeling(
         for `fit` and `evaluate` on every backend; and the tokenizer.
 
     Raises:
-        ValueError: Nothing to read, an empty text, a data set not on this machine while
-            `download=False`, or a number out of its range.
+        ValueError: If there is nothing to read, a text is empty, a data set is not on this machine
+            while `download=False`, or a number is out of its range.
+
+    Example:
+        >>> train, test, tokenizer = language_modeling(
+        ...     ["one two three " * 9], tokenizer="byte", sequence_length=8, batch_size=2
+        ... )
+        >>> inputs, targets, weights = next(iter(train))
+        >>> inputs["token_ids"].shape
+        (2, 8)
     """
     check_positive(sequence_length=sequence_length, batch_size=batch_size)
     check_seed(seed)

@@ -69,8 +69,16 @@ def text_pairs(
         two).
 
     Raises:
-        ValueError: Nothing to read, a data set not on this machine while `download=False`, a pair
-            too long while `too_long="raise"`, or a number out of its range.
+        ValueError: If there is nothing to read, a data set is not on this machine while
+            `download=False`, a pair is too long while `too_long="raise"`, or a number is out of its
+            range.
+
+    Example:
+        >>> pairs = [("one", "uno"), ("two", "due"), ("three", "tre")]
+        >>> train, test, tokenizer = text_pairs(pairs, tokenizer="byte", batch_size=2)
+        >>> inputs, targets, weights = next(iter(train))
+        >>> inputs["source_ids"].shape
+        (2, 8)
     """
     check_positive(batch_size=batch_size)
     check_seed(seed)

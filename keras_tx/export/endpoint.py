@@ -10,11 +10,11 @@ class Endpoint:
     """A named signature: what it computes, what it takes, and how to tell that it is right.
 
     Args:
-        name: the signature's name.
-        function: takes the inputs by name, returns a dict of tensors.
+        name: The signature's name.
+        function: Takes the inputs by name, returns a dict of tensors.
         inputs: `{name: tf.TensorSpec}`, the batch first.
-        sample: a request as `{name: array}`.
-        check: takes the reply to `sample` as `{name: array}`; raises RuntimeError when it is not
+        sample: A request as `{name: array}`.
+        check: Takes the reply to `sample` as `{name: array}`; raises RuntimeError when it is not
             what the model says.
     """
 

@@ -45,17 +45,17 @@ def publish(
     "", the id -1 and probabilities of 0. Their neighbours are answered as if alone.
 
     Args:
-        model: a built `keras.Model`.
-        base: the folder of the model's versions, made where it is missing.
-        max_new_tokens: the most tokens a reply may have, part of the artefact. None is what the
+        model: A built `keras.Model`.
+        base: The folder of the model's versions, made where it is missing.
+        max_new_tokens: The most tokens a reply may have, part of the artefact. None is what the
             model's `generate` takes for None. Only for models that generate.
 
     Returns:
         The path of the new version, `<base>/<integer>`.
 
     Raises:
-        ValueError: the model cannot be served, or `base` is no place for versions.
-        RuntimeError: the artefact does not answer as the model does, or rebuilding it failed.
+        ValueError: If the model cannot be served, or `base` is no place for versions.
+        RuntimeError: If the artefact does not answer as the model does, or rebuilding it failed.
     """
     base = _local_path(base, "base")
     artefact.check(model, max_new_tokens)
@@ -80,13 +80,13 @@ def export(
     A SavedModel that stands at `path` is replaced once the new one is whole and verified.
 
     Args:
-        model: a built `keras.Model`.
-        path: the folder to write. Its parent is made where it is missing.
-        max_new_tokens: as in `publish`.
+        model: A built `keras.Model`.
+        path: The folder to write. Its parent is made where it is missing.
+        max_new_tokens: As in `publish`.
 
     Raises:
-        ValueError: the model cannot be served, or `path` holds something that is no SavedModel.
-        RuntimeError: the artefact does not answer as the model does, or rebuilding it failed.
+        ValueError: If the model cannot be served, or `path` holds something that is no SavedModel.
+        RuntimeError: If the artefact does not answer as the model does, or rebuilding it failed.
     """
     path = _local_path(path, "path")
     path = path.parent.resolve() / path.name

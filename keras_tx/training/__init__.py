@@ -1,1 +1,1 @@
-
+"""How models are trained: losses and metrics."""

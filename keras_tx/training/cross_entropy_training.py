@@ -16,11 +16,11 @@ class CrossEntropyTraining:
     Metrics given to `compile` are reported beside the model's own, whose names win.
     """
 
+    owns_loss = True  # a model that is not compiled has its own
+
     def make_trackers(self):
         self.log_loss_tracker = keras.metrics.Mean(name="own_loss")
         self.accuracy_tracker = keras.metrics.Mean(name="own_accuracy")
-
-    owns_loss = True
 
     def compile(self, optimizer="adamw", loss=None, *args, **kwargs):
         """Keras' `compile`; without a `loss` the model uses its own loss and accuracy."""
