@@ -77,7 +77,7 @@ def main(argv=None):
     results = [
         digits(arguments.folder, 1 if quick else 30),
         reference(arguments.folder, 1 if quick else 4),
-        translation(arguments.folder, 1 if quick else 3),
+        translation(arguments.folder, 0 if quick else 3),
     ]
     heading(f"Done in {(time.monotonic() - began) / 60:.1f} minutes")
     for metrics, path in results:
