@@ -69,7 +69,11 @@ _attached_mask = _AttachedMask(autocast=False, name="attached_mask")
 
 def resolve_mask(x, padding_mask=None):
     """The explicit padding mask, or else the implicit one that Keras attached to `x`."""
-    return _attached_mask(x) if padding_mask is None else padding_mask
+    if padding_mask is not None:
+        return padding_mask
+    if isinstance(x, keras.KerasTensor):
+        return getattr(x, "_keras_mask", None)
+    return _attached_mask(x)
 
 
 def clone(layer, name: str, dtype=None):
