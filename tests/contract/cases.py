@@ -24,6 +24,7 @@ from keras_tx.layers.patch_embedding import PatchEmbedding
 from keras_tx.layers.rotary_encoding import RotaryEncoding
 from keras_tx.layers.sinusoidal_encoding import SinusoidalEncoding
 from keras_tx.layers.transformer_block import TransformerBlock
+from tests.contract.running import share_compiled
 
 B, T, S, D, C, F = 3, 5, 7, 11, 13, 17
 SEQUENCE = {"x": (B, T, D)}
@@ -313,14 +314,28 @@ def built(case):
     return layer
 
 
+@functools.cache
+def half(case, dtype):
+    """The same in mixed precision, for checks that leave its weights alone."""
+    return twin(case, dtype=f"mixed_{dtype}")
+
+
 def twin(case, **options):
     """Another layer of the case with the weights of `built(case)`."""
     layer = case.make(name="subject", **options)
     layer.build(**case.build_shapes())
     copy_weights(built(case), layer)
+    if not options:
+        share_compiled(layer, built(case))
     return layer
 
 
 def copy_weights(source, target):
     for old, new in zip(source.trainable_weights, target.trainable_weights, strict=True):
         new.assign(keras.ops.convert_to_numpy(old))
+
+
+def zeroed(case, inputs, masks):
+    """The inputs as `keras.layers.Masking` takes them: zero wherever they are masked."""
+    named = {name: masks[argument][..., None] for argument, name in case.masks.items()}
+    return {k: np.where(named[k], v, np.float32(0)) if k in named else v for k, v in inputs.items()}

@@ -1,4 +1,4 @@
-"""On JAX: compile quickly, for what is compiled here runs once, and drop it after each file."""
+"""On JAX: compile quickly, for what is compiled here runs once."""
 
 import keras
 import pytest
@@ -15,4 +15,3 @@ def quick_compilation():
     jax.config.update("jax_disable_most_optimizations", True)
     yield
     jax.config.update("jax_disable_most_optimizations", before)
-    jax.clear_caches()

@@ -1,6 +1,10 @@
-"""How the checks call a layer, differentiate it and compare, on whichever backend runs."""
+"""How the checks call a layer, differentiate it and compare, on whichever backend runs.
 
-import functools
+JAX compiles every operation by itself when it runs eagerly, which costs more than all the rest of
+these tests; so there whole functions are compiled.
+"""
+
+import inspect
 import weakref
 
 import keras
@@ -25,57 +29,104 @@ def tensors(inputs):
     return {name: ops.convert_to_tensor(value) for name, value in inputs.items()}
 
 
-def call(layer, inputs, masked=(), **arguments):
-    """The layer's result on {argument: array}, as arrays; `masked` inputs first pass a `Masking`.
+class _Mask(keras.layers.Layer):
+    def call(self, x, mask=None):
+        return mask
 
-    JAX compiles every operation by itself when it runs eagerly, so there a plain call is compiled
-    as a whole; `test_compiling.py` compares the two.
-    """
-    if keras.backend.backend() == "jax" and not arguments.get("training"):
-        return arrays(_jax_call(layer, inputs, tuple(masked), arguments))
-    return call_eagerly(layer, inputs, masked, **arguments)
+
+def mask_of(x):
+    """The mask that Keras attached to a tensor; on tracers of JAX it is no attribute."""
+    return _Mask(autocast=False)(x)
+
+
+def staged(function, *arguments):
+    """`function(*arguments)`, on JAX traced and compiled."""
+    if keras.backend.backend() == "jax":
+        import jax
+
+        function = jax.jit(function)
+    return function(*arguments)
+
+
+def split(layer, inputs):
+    """The first call argument and the others, whatever the order of the dictionary."""
+    first, *others = (name for name in inspect.signature(layer.call).parameters if name in inputs)
+    return inputs[first], {name: inputs[name] for name in others}
 
 
 def call_eagerly(layer, inputs, masked=(), **arguments):
-    return arrays(_apply(layer, arguments, inputs, masked))
+    """The layer's result as tensors; `masked` inputs first pass a `Masking`."""
+    inputs = {k: keras.layers.Masking()(v) if k in masked else v for k, v in inputs.items()}
+    first, others = split(layer, inputs)
+    return layer(first, **others, **arguments)
 
 
-_jax_functions = weakref.WeakKeyDictionary()  # {layer: {flags: compiled function}}
+def outputs(layer, inputs, masked=(), **arguments):
+    """The same, on JAX compiled as a whole."""
+    if keras.backend.backend() == "jax":
+        return _jax_outputs(layer, inputs, tuple(masked), arguments)
+    return call_eagerly(layer, inputs, masked, **arguments)
 
 
-def _jax_call(layer, inputs, masked, arguments):
+def call(layer, inputs, masked=(), **arguments):
+    """The same as arrays."""
+    return arrays(outputs(layer, inputs, masked, **arguments))
+
+
+def _jax_outputs(layer, inputs, masked, arguments):
+    if not layer.built:
+        layer.build(**{f"{name}_shape": np.shape(value) for name, value in inputs.items()})
+    flags = {name: value for name, value in arguments.items() if isinstance(value, bool)}
+    rest = {name: value for name, value in arguments.items() if name not in flags}
+
+    def function(layer, inputs, rest):
+        return call_eagerly(layer, inputs, masked, **rest, **flags)
+
+    run = _jax_compiled(layer, function, ("outputs", masked, *flags.items()))
+    result, states = run([v.value for v in layer.variables], tensors(inputs), rest)
+    for variable, state in zip(layer.non_trainable_variables, states, strict=True):
+        variable.assign(state)
+    return result
+
+
+_jax_functions = weakref.WeakKeyDictionary()  # {layer: {key: compiled function}}
+
+
+def share_compiled(layer, source):
+    """Lets a layer of the same configuration use what was compiled for `source`, which stays."""
+    _jax_functions[layer] = _jax_functions.setdefault(source, {})
+
+
+def _jax_compiled(layer, function, key):
+    """(values of the variables, ...) -> `function(layer, ...)` and the other variables' new values.
+
+    Compiled once for each layer and key, and by JAX once for each shape.
+    """
     import jax
 
-    flags = tuple((name, value) for name, value in arguments.items() if isinstance(value, bool))
-    rest = {name: value for name, value in arguments.items() if name not in dict(flags)}
-    if not layer.built:
-        _apply(layer, arguments, inputs)
-    functions = _jax_functions.setdefault(layer, {})
-    if (flags, masked) not in functions:
-        reference = weakref.ref(layer)
+    functions, reference = _jax_functions.setdefault(layer, {}), weakref.ref(layer)
+    if key not in functions:
 
-        @jax.jit
-        def function(values, inputs, rest):
-            mapping = list(zip(reference().variables, values, strict=True))
-            with keras.StatelessScope(state_mapping=mapping):
-                return _apply(reference(), {**rest, **dict(flags)}, inputs, masked)
+        def pure(values, *arguments):
+            layer = reference()
+            mapping = list(zip(layer.variables, values, strict=True))
+            with keras.StatelessScope(state_mapping=mapping) as scope:
+                result = function(layer, *arguments)
+            states = [scope.get_current_value(v) for v in layer.non_trainable_variables]
+            return result, states
 
-        functions[flags, masked] = function
-    values = [variable.value for variable in layer.variables]
-    return functions[flags, masked](values, tensors(inputs), rest)
+        functions[key] = jax.jit(pure)
+    return functions[key]
 
 
 def gradients(layer, inputs, cotangent, **arguments):
     """Of `sum(layer(inputs) * cotangent)`: {input: gradient}, [gradient of each weight]."""
-    keras_backend = keras.backend.backend()
-    function = {"tensorflow": _tensorflow, "jax": _jax, "torch": _torch}[keras_backend]
-    of_inputs, of_weights = function(layer, inputs, cotangent, arguments)
-    return arrays(of_inputs), arrays(of_weights)
+    function = {"tensorflow": _tensorflow, "jax": _jax, "torch": _torch}[keras.backend.backend()]
+    return arrays(function(layer, inputs, cotangent, arguments))
 
 
 def weighted_sum(layer, inputs, cotangent, arguments):
-    first, *others = inputs
-    output = layer(inputs[first], **{name: inputs[name] for name in others}, **arguments)
+    output = call_eagerly(layer, inputs, **arguments)
     return ops.sum(ops.cast(output, "float32") * cotangent)
 
 
@@ -88,15 +139,16 @@ def _tensorflow(layer, inputs, cotangent, arguments):
         tape.watch(list(inputs.values()))
         loss = weighted_sum(layer, inputs, cotangent, arguments)
     found = tape.gradient(loss, [inputs, weights])
-    return keras.tree.map_structure(tf.convert_to_tensor, found)  # of a gather: indexed slices
+    return keras.tree.map_structure(tf.convert_to_tensor, tuple(found))  # of a gather: slices
 
 
 def _jax(layer, inputs, cotangent, arguments):
-    import jax
+    def function(layer, inputs, cotangent, arguments):
+        values = [weight.value for weight in layer.trainable_weights]
+        return jax_gradients(layer, arguments)(inputs, values, cotangent)
 
-    function = jax.jit(jax_gradients(layer, arguments))
-    values = [weight.value for weight in layer.trainable_weights]
-    return function(tensors(inputs), values, cotangent)
+    run = _jax_compiled(layer, function, "gradients")
+    return run([v.value for v in layer.variables], tensors(inputs), cotangent, arguments)[0]
 
 
 def jax_gradients(layer, arguments):
@@ -117,30 +169,10 @@ def _torch(layer, inputs, cotangent, arguments):
     inputs = {name: value.requires_grad_() for name, value in tensors(inputs).items()}
     weights = [weight.value for weight in layer.trainable_weights]
     loss = weighted_sum(layer, inputs, ops.convert_to_tensor(cotangent), arguments)
-    names, every = list(inputs), [*inputs.values(), *weights]
+    every = [*inputs.values(), *weights]
     found = torch.autograd.grad(loss, every, allow_unused=True)
     found = [torch.zeros_like(x) if g is None else g for x, g in zip(every, found, strict=True)]
-    return dict(zip(names, found, strict=False)), found[len(names) :]
-
-
-def compiled(layer, **arguments):
-    """{argument: array} -> arrays, through XLA on TensorFlow and JAX."""
-    function = functools.partial(_apply, layer, arguments)
-    if keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
-
-        return lambda inputs: arrays(tf.function(function, jit_compile=True)(tensors(inputs)))
-    if keras.backend.backend() == "jax":
-        import jax
-
-        return lambda inputs: arrays(jax.jit(function)(tensors(inputs)))
-    return lambda inputs: arrays(function(tensors(inputs)))
-
-
-def _apply(layer, arguments, inputs, masked=()):
-    first, *others = inputs
-    inputs = {k: keras.layers.Masking()(v) if k in masked else v for k, v in inputs.items()}
-    return layer(inputs[first], **{name: inputs[name] for name in others}, **arguments)
+    return dict(zip(inputs, found, strict=False)), found[len(inputs) :]
 
 
 def assert_close(got, expected, tolerance=1e-5):

@@ -6,8 +6,8 @@ import keras
 import numpy as np
 import pytest
 
-from tests.contract.cases import CASES, Case, built, copy_weights
-from tests.contract.running import arrays, assert_close, call
+from tests.contract.cases import CASES, Case, built, copy_weights, half, twin, zeroed
+from tests.contract.running import arrays, assert_close, call, outputs, tensors
 
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
@@ -36,8 +36,9 @@ def functional(case: Case):
 
 
 def data(case):
+    """The inputs, and the masks as tensors."""
     inputs = case.inputs()
-    return {**inputs, **case.ragged(inputs)}
+    return inputs, tensors(case.ragged(inputs))
 
 
 def same(symbolic, eager, sizes):
@@ -52,45 +53,49 @@ def same(symbolic, eager, sizes):
         assert spec.shape[-1] == array.shape[-1] or spec.shape[-1] is None and sizes
 
 
-@pytest.mark.parametrize("dtype", ["float32", "mixed_float16"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
 @every_case
 def test_symbolic_shapes_and_dtypes_are_the_eager_ones(case, dtype):
-    layer = case.make(name="subject", dtype=dtype)
-    inputs = data(case)
-    first, *others = inputs
-    tensors = {name: keras.ops.convert_to_tensor(value) for name, value in inputs.items()}
-    flags = [{}]
-    if case.has_scores:
-        flags.append({"return_attention_scores": True})
+    layer = case.make(name="subject", dtype=None if dtype == "float32" else f"mixed_{dtype}")
+    twin = built(case) if dtype == "float32" else half(case, dtype)
+    inputs, masks = data(case)
+    flags = [{}, {"return_attention_scores": True}] if case.has_scores else [{}]
     for flag in flags:
         spec = placeholders(case)
+        first, *others = spec
         symbolic = layer(spec[first], **{name: spec[name] for name in others}, **flag)
-        eager = layer(tensors[first], **{name: tensors[name] for name in others}, **flag)
-        same(symbolic, eager, sizes=flag)
+        same(symbolic, outputs(twin, inputs, **masks, **flag), sizes=flag)
 
-    shapes = {f"{name}_shape": value.shape for name, value in case.inputs().items()}
-    output = layer(tensors[first], **{name: tensors[name] for name in others})
-    assert layer.compute_output_shape(**shapes) == tuple(output.shape)
+    shape = tuple(outputs(twin, inputs, **masks).shape)
+    known = {f"{name}_shape": value.shape for name, value in inputs.items()}
+    assert layer.compute_output_shape(**known) == shape
     unknown = layer.compute_output_shape(**case.build_shapes())
-    assert len(unknown) == len(output.shape) and unknown[0] is None
-    assert all(a is None or a == b for a, b in zip(unknown, output.shape, strict=True))
+    assert len(unknown) == len(shape) and unknown[0] is None
+    assert all(a is None or a == b for a, b in zip(unknown, shape, strict=True))
 
 
 @every_case
-def test_predicts_what_the_layer_gives(case):
-    assert_close(functional(case).predict(data(case), verbose=0), call(built(case), data(case)))
+def test_implicit_masks_pass_through_a_functional_model(case):
+    masks = case.ragged(case.inputs())
+    inputs = zeroed(case, case.inputs(), masks)
+    spec = {name: keras.Input(value.shape[1:], name=name) for name, value in inputs.items()}
+    hidden = dict(spec)
+    for name in case.masks.values():
+        hidden[name] = keras.layers.Masking()(spec[name])
+    first, *others = hidden
+    output = twin(case)(hidden[first], **{name: hidden[name] for name in others})
+    got = keras.Model(spec, output).predict(inputs, verbose=0)
+    assert_close(got, call(built(case), inputs, **tensors(masks)))
 
 
 @every_case
 def test_comes_back_from_a_file(case, tmp_path):
     functional(case).save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")  # no custom_objects
-    assert (
-        loaded.get_layer("subject").get_config()
-        == functional(case).get_layer("subject").get_config()
-    )
-    tensors = {name: keras.ops.convert_to_tensor(value) for name, value in data(case).items()}
-    assert_close(arrays(loaded(tensors)), arrays(functional(case)(tensors)), 1e-6)
+    layer = loaded.get_layer("subject")
+    assert layer.get_config() == functional(case).get_layer("subject").get_config()
+    inputs, masks = data(case)
+    assert_close(call(layer, inputs, **masks), call(built(case), inputs, **masks), 1e-6)
 
 
 @every_case
@@ -100,8 +105,9 @@ def test_one_step_of_fit_moves_every_weight(case):
     model.compile(keras.optimizers.SGD(0.1), "mse")
     layer = model.get_layer("subject")
     before = arrays([w.value for w in layer.trainable_weights])
-    target = np.random.default_rng(5).standard_normal(call(built(case), case.inputs()).shape)
-    loss = model.train_on_batch(data(case), target)
+    inputs, masks = data(case)
+    target = np.random.default_rng(5).standard_normal(call(built(case), inputs, **masks).shape)
+    loss = model.train_on_batch({**inputs, **arrays(masks)}, target)
     assert np.isfinite(loss)
     for weight, old in zip(layer.trainable_weights, before, strict=True):
         new = arrays(weight.value)
