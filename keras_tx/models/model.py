@@ -62,23 +62,61 @@ class Model(Configurable, CrossEntropyTraining, keras.Model):
         return super().__call__(inputs, *args, **kwargs)
 
     def fit(self, x=None, y=None, *args, **kwargs):
-        self._check_concrete(x, y)
+        self._check_data(x, y, kwargs.get("sample_weight"))
+        validation = kwargs.get("validation_data")
+        if isinstance(validation, (tuple, list)):  # now, not after the first epoch
+            self._check_data(*validation)
         return super().fit(x, y, *args, **kwargs)
 
     def evaluate(self, x=None, y=None, *args, **kwargs):
-        self._check_concrete(x, y)
+        self._check_data(x, y, kwargs.get("sample_weight"))
         return super().evaluate(x, y, *args, **kwargs)
 
     def predict(self, x, *args, **kwargs):
-        self._check_concrete(x)
+        self._check_data(x)
         return super().predict(x, *args, **kwargs)
 
-    def _check_concrete(self, inputs, targets=None):
+    def train_on_batch(self, x, y=None, sample_weight=None, *args, **kwargs):
+        self._check_data(x, y, sample_weight)
+        return super().train_on_batch(x, y, sample_weight, *args, **kwargs)
+
+    def test_on_batch(self, x, y=None, sample_weight=None, *args, **kwargs):
+        self._check_data(x, y, sample_weight)
+        return super().test_on_batch(x, y, sample_weight, *args, **kwargs)
+
+    def predict_on_batch(self, x):
+        self._check_data(x)
+        return super().predict_on_batch(x)
+
+    def _check_data(self, inputs, targets=None, sample_weight=None):
+        """Raises ValueError for data in memory that cannot be trained on, before Keras begins."""
+        if not self._check_concrete(inputs):
+            return
+        if not len(tree.flatten(inputs)[0]):  # where Keras fails late, and may lose the weights
+            raise ValueError("The inputs must have at least one row. Received: none")
+        if targets is None or not self.owns_loss:
+            return
+        if isinstance(targets, (dict, list, tuple)):
+            raise ValueError(
+                "The targets must be one array of integers; the model's own loss takes no "
+                f"structure of them. Received: {type(targets).__name__}"
+            )
+        if isinstance(targets, np.ndarray):
+            self.check_targets(inputs, targets)
+            shape = targets.shape
+            if sample_weight is not None and np.shape(sample_weight) not in (shape, shape[:1]):
+                raise ValueError(
+                    f"`sample_weight` must be {shape[:1]}, a weight for each row, or {shape}, one "
+                    f"for each target. Received: shape {np.shape(sample_weight)}"
+                )
+
+    def _check_concrete(self, inputs) -> bool:
+        """Checks numpy inputs; says whether they are."""
         leaves = tree.flatten(inputs) if isinstance(inputs, (dict, np.ndarray)) else []
-        if leaves and all(isinstance(leaf, np.ndarray) for leaf in leaves):
+        is_numpy = bool(leaves) and all(isinstance(leaf, np.ndarray) for leaf in leaves)
+        if is_numpy:
             self.check_inputs(inputs)
-            if isinstance(targets, np.ndarray) and self.owns_loss:
-                self.check_targets(inputs, targets)
+        return is_numpy
 
     def export(
         self,

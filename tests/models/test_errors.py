@@ -107,6 +107,28 @@ def test_targets_of_gpt(gpt):
             call(IDS, IDS[:, 1:])
 
 
+def test_data_that_would_fail_late(gpt):
+    """Keras' own errors come after compute, and on JAX after it has taken the weights away."""
+    for call in (gpt.train_on_batch, gpt.test_on_batch, gpt.predict_on_batch):
+        with pytest.raises(ValueError, match="`token_ids` must be from 0 to 12"):
+            call(IDS + 9)
+    for call in (gpt.train_on_batch, gpt.test_on_batch):
+        with pytest.raises(ValueError, match="targets must be from 0 to 12"):
+            call(IDS, IDS + 9)
+    with pytest.raises(ValueError, match="targets must be from 0 to 12"):
+        gpt.fit(IDS, IDS, validation_data=(IDS, IDS + 9))
+    for call in (gpt.fit, gpt.evaluate, gpt.train_on_batch, gpt.test_on_batch):
+        with pytest.raises(ValueError, match="must be one array of integers.*Received: dict"):
+            call(IDS, {"targets": IDS})
+        with pytest.raises(ValueError, match="must be .2,., a weight for each row, or .2, 5.,"):
+            call(IDS, IDS, sample_weight=np.ones((2, 4)))
+        with pytest.raises(ValueError, match="at least one row. Received: none"):
+            call(IDS[:0], IDS[:0])
+    for call in (gpt.predict, gpt.predict_on_batch):
+        with pytest.raises(ValueError, match="at least one row. Received: none"):
+            call(IDS[:0])
+
+
 def test_images_and_targets_of_vit(vit):
     for images in (np.zeros((2, 6, 8, 2)), np.zeros((2, 6, 9, 3)), np.zeros((6, 9, 2), "uint8")):
         for call in (vit, vit.predict, vit.evaluate, vit.fit):
