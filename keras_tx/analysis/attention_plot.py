@@ -1,9 +1,17 @@
 """Attention weights as heat maps."""
 
+import os
+
 import numpy as np
 
 
-def plot_attention(scores, keys: list[str], queries: list[str], path=None, title: str = ""):
+def plot_attention(
+    scores,
+    keys: list[str],
+    queries: list[str],
+    path: str | os.PathLike | None = None,
+    title: str = "",
+):
     """Draws attention weights as one heat map for each head.
 
     Needs matplotlib (the extra `plot`).

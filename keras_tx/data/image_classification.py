@@ -1,5 +1,7 @@
 """Images and their classes to batches."""
 
+import pathlib
+
 import numpy as np
 
 from keras_tx.data.batches import batched, check_positive, check_seed, pad_rows, random
@@ -8,16 +10,16 @@ from keras_tx.data.image_sources import read_images
 
 
 def image_classification(
-    source,
+    source: str | pathlib.Path | tuple,
     *,
     image_size: int | tuple[int, int] | None = None,
     batch_size: int = 128,
     class_names: list[str] | None = None,
-    test_source=None,
+    test_source: str | pathlib.Path | tuple | None = None,
     features: tuple[str, str] | None = None,
     seed: int = 0,
     download: bool = False,
-    data_dir=None,
+    data_dir: str | pathlib.Path | None = None,
 ):
     """Images as `(train, test, class_names)`, for a classifier.
 

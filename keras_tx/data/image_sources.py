@@ -16,7 +16,7 @@ from keras_tx.data.sources import (
 _IMAGE_FILES = {".png", ".jpg", ".jpeg", ".bmp", ".gif"}
 
 
-def read_images(source, *, image_size=None, features=None, download=False, data_dir=None):
+def read_images(source, *, image_size=None, features=None, download: bool = False, data_dir=None):
     """`(train, test, class_names)`; train and test are `(images, labels)`.
 
     Test is None where the source has no part of its own for it. Images are uint8

@@ -1,5 +1,8 @@
 """Text to batches of windows."""
 
+import pathlib
+
+import keras
 import numpy as np
 
 from keras_tx.data import tokenizers
@@ -13,19 +16,19 @@ _NAMES = ("start", "end", "pad")
 
 
 def language_modeling(
-    source,
+    source: str | pathlib.Path | list[str],
     *,
     vocabulary_size: int = 4096,
-    tokenizer=None,
+    tokenizer: str | keras.layers.Layer | None = None,
     sequence_length: int = 256,
     batch_size: int = 16,
     random_offset: bool = True,
     test_stride: int | None = None,
-    test_source=None,
+    test_source: str | pathlib.Path | list[str] | None = None,
     features: str | None = None,
     seed: int = 0,
     download: bool = False,
-    data_dir=None,
+    data_dir: str | pathlib.Path | None = None,
 ):
     """Text as `(train, test, tokenizer)`, for a model that predicts the next token.
 

@@ -1,5 +1,8 @@
 """Pairs of texts to batches of few shapes."""
 
+import pathlib
+
+import keras
 import numpy as np
 
 from keras_tx.data import tokenizers
@@ -12,20 +15,20 @@ _MULTIPLE = 8
 
 
 def text_pairs(
-    source,
+    source: str | pathlib.Path | list[tuple[str, str]],
     *,
     vocabulary_size: int = 4096,
-    tokenizer=None,
-    target_tokenizer=None,
+    tokenizer: str | keras.layers.Layer | None = None,
+    target_tokenizer: keras.layers.Layer | None = None,
     max_length: int | None = None,
     too_long: str = "raise",
-    buckets=4,
+    buckets: int | list[int] = 4,
     batch_size: int = 64,
-    test_source=None,
+    test_source: str | pathlib.Path | list[tuple[str, str]] | None = None,
     features: tuple[str, str] | None = None,
     seed: int = 0,
     download: bool = False,
-    data_dir=None,
+    data_dir: str | pathlib.Path | None = None,
 ):
     """Text pairs as `(train, test, tokenizer)`, for a model from a source to a target text.
 

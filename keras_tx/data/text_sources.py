@@ -9,7 +9,7 @@ import re
 from keras_tx.data.sources import is_path, is_sequence, no_source, open_source, splits
 
 
-def read_texts(source, *, features=None, download=False, data_dir=None):
+def read_texts(source, *, features=None, download: bool = False, data_dir=None):
     """`(train, test)`, lists of documents.
 
     Of a TFDS data set `features`, or else `text`, or else its only text feature, is read.
@@ -32,7 +32,7 @@ def read_texts(source, *, features=None, download=False, data_dir=None):
     return documents, None
 
 
-def read_pairs(source, *, features=None, download=False, data_dir=None):
+def read_pairs(source, *, features=None, download: bool = False, data_dir=None):
     """`(train, test)`, lists of `(source text, target text)`.
 
     Of a TFDS data set `features`, or else the supervised keys, or else its only two text features

@@ -32,7 +32,9 @@ class AlignmentAttention(Layer):
                 )
         self._build_scores(query_shape[-1], values_shape[-1])
 
-    def call(self, query, values, mask=None, projected_keys=None, return_attention_scores=False):
+    def call(
+        self, query, values, mask=None, projected_keys=None, return_attention_scores: bool = False
+    ):
         one_step = len(query.shape) == 2
         query = self._project_query(query)
         steps = query[:, None] if one_step else query  # (B, T, U)

@@ -49,7 +49,13 @@ class BahdanauAttention(AlignmentAttention):
         Translate", section 3.1, Eq. 5 and 6, and A.1.2.
     """
 
-    def __init__(self, units: int, *, kernel_initializer="glorot_uniform", **kwargs):
+    def __init__(
+        self,
+        units: int,
+        *,
+        kernel_initializer: str | keras.initializers.Initializer = "glorot_uniform",
+        **kwargs,
+    ):
         super().__init__(**kwargs)
         if not isinstance(units, int) or units < 1:
             raise ValueError(f"`units` must be a positive integer. Received: {units!r}")

@@ -1,4 +1,5 @@
 import math
+from collections.abc import Callable
 
 import keras
 from keras import ops
@@ -29,9 +30,9 @@ class FeedForward(Layer):
     Args:
         intermediate_dim: Width F between the two products. Default: 4 D, or when gated 8/3 D
             rounded up to a multiple of 8.
-        activation: f. Default: "gelu", or "silu" when gated.
         gated: Whether a gate multiplies the inner features.
         dropout: Fraction of the output dropped in training.
+        activation: f. Default: "gelu", or "silu" when gated.
         use_bias: Whether the products have a bias.
         kernel_initializer: Initializer of the products.
 
@@ -54,19 +55,19 @@ class FeedForward(Layer):
         self,
         intermediate_dim: int | None = None,
         *,
-        activation=None,
         gated: bool = False,
         dropout: float = 0.0,
+        activation: str | Callable | None = None,
         use_bias: bool = True,
-        kernel_initializer="glorot_uniform",
+        kernel_initializer: str | keras.initializers.Initializer = "glorot_uniform",
         **kwargs,
     ):
         super().__init__(**kwargs)
         check_intermediate_dim(intermediate_dim)
         self.intermediate_dim = intermediate_dim
-        self.activation = activations.get(activation or ("silu" if gated else "gelu"))
         self.gated = gated
         self.dropout = dropout
+        self.activation = activations.get(activation or ("silu" if gated else "gelu"))
         self.use_bias = use_bias
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
 
@@ -79,7 +80,7 @@ class FeedForward(Layer):
             self.dropout, name="output_dropout", dtype=self.dtype_policy
         )
 
-    def call(self, x, training=None):
+    def call(self, x, training: bool | None = None):
         inner = self.inner_dense(x)
         if self.gated:
             gate, inner = ops.split(inner, 2, axis=-1)

@@ -31,7 +31,13 @@ class LearnedEncoding(Layer):
         Gehring et al. 2017, "Convolutional Sequence to Sequence Learning", section 3.1.
     """
 
-    def __init__(self, max_sequence_length: int, *, embeddings_initializer="uniform", **kwargs):
+    def __init__(
+        self,
+        max_sequence_length: int,
+        *,
+        embeddings_initializer: str | keras.initializers.Initializer = "uniform",
+        **kwargs,
+    ):
         super().__init__(**kwargs)
         if not isinstance(max_sequence_length, int) or max_sequence_length < 1:
             raise ValueError(

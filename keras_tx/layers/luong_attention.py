@@ -57,7 +57,7 @@ class LuongAttention(AlignmentAttention):
         score: str = "general",
         *,
         units: int | None = None,
-        kernel_initializer="glorot_uniform",
+        kernel_initializer: str | keras.initializers.Initializer = "glorot_uniform",
         **kwargs,
     ):
         super().__init__(**kwargs)

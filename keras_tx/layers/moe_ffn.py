@@ -1,3 +1,5 @@
+from collections.abc import Callable
+
 import keras
 from keras import ops
 
@@ -20,11 +22,11 @@ class MoEFFN(Layer):
         top_k: Experts used by a token.
         intermediate_dim: Width F of an expert. Default: 4 D, or when gated 8/3 D rounded up to a
             multiple of 8.
-        activation: Inner activation. Default: "gelu", or "silu" when gated.
         gated: Whether a gate multiplies the inner features.
         balance_loss_weight: Factor of the balance loss `E sum_e f_e P_e` added in training, f_e
             the share of choices that went to expert e and P_e its mean probability, over real
             tokens. 0 adds none.
+        activation: Inner activation. Default: "gelu", or "silu" when gated.
         use_bias: Whether the experts' products have a bias.
         kernel_initializer: "glorot_uniform" or "glorot_normal", of each expert by itself.
 
@@ -57,9 +59,9 @@ class MoEFFN(Layer):
         top_k: int = 2,
         intermediate_dim: int | None = None,
         *,
-        activation=None,
         gated: bool = False,
         balance_loss_weight: float = 0.01,
+        activation: str | Callable | None = None,
         use_bias: bool = False,
         kernel_initializer: str = "glorot_uniform",
         **kwargs,
@@ -83,9 +85,9 @@ class MoEFFN(Layer):
         self.num_experts = num_experts
         self.top_k = top_k
         self.intermediate_dim = intermediate_dim
-        self.activation = activations.get(activation or ("silu" if gated else "gelu"))
         self.gated = gated
         self.balance_loss_weight = balance_loss_weight
+        self.activation = activations.get(activation or ("silu" if gated else "gelu"))
         self.use_bias = use_bias
         self.kernel_initializer = kernel_initializer
         self._initializer_class = initializers[kernel_initializer]
@@ -114,7 +116,7 @@ class MoEFFN(Layer):
             )
         return kernel, bias
 
-    def call(self, x, padding_mask=None, training=None):
+    def call(self, x, padding_mask=None, training: bool | None = None):
         mask = resolve_mask(x, padding_mask)
         shape, hidden_dim = ops.shape(x), x.shape[-1]
         tokens = ops.reshape(x, (-1, hidden_dim))  # (M, D)

@@ -57,7 +57,7 @@ class MultiHeadCrossAttention(MultiHeadAttention):
         *,
         dropout: float = 0.0,
         use_bias: bool = True,
-        kernel_initializer="lecun_uniform",
+        kernel_initializer: str | keras.initializers.Initializer = "lecun_uniform",
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -82,8 +82,8 @@ class MultiHeadCrossAttention(MultiHeadAttention):
         context,
         context_mask=None,
         attention_mask=None,
-        return_attention_scores=False,
-        training=None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
     ):
         query = self._split_heads(self.query_dense(x), self.num_heads)  # (B, N, T, H)
         key_value = self._split_heads(self.key_value_dense(context), 2 * self._key_value_heads)

@@ -71,10 +71,10 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         *,
         causal: bool = False,
         window: int | None = None,
-        position=None,
+        position: keras.layers.Layer | None = None,
         dropout: float = 0.0,
         use_bias: bool = True,
-        kernel_initializer="lecun_uniform",
+        kernel_initializer: str | keras.initializers.Initializer = "lecun_uniform",
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -108,8 +108,8 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         positions=None,
         cache=None,
         cache_index=None,
-        return_attention_scores=False,
-        training=None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
     ):
         if cache is not None:
             self._check_cached_call(cache_index, padding_mask, segment_ids)

@@ -38,7 +38,7 @@ class PatchEmbedding(Layer):
         hidden_dim: int,
         *,
         use_bias: bool = True,
-        kernel_initializer="lecun_normal",
+        kernel_initializer: str | keras.initializers.Initializer = "lecun_normal",
         **kwargs,
     ):
         super().__init__(**kwargs)

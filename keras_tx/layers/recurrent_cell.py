@@ -28,7 +28,7 @@ class RecurrentCell(Layer):
         units: int,
         cell: str = "gru",
         *,
-        attention=None,
+        attention: keras.layers.Layer | None = None,
         context_dim: int | None = None,
         **kwargs,
     ):

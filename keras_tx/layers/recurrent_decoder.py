@@ -49,7 +49,7 @@ class RecurrentDecoder(Layer):
         num_layers: int = 1,
         cell: str = "gru",
         *,
-        attention=None,
+        attention: keras.layers.Layer | None = None,
         context_dim: int,
         output_dim: int,
         initial_state: str = "projected",
@@ -124,7 +124,9 @@ class RecurrentDecoder(Layer):
         zeros = ops.zeros_like(last_states[0][0][:, : self.units])
         return [[zeros for _ in states] for states in last_states]
 
-    def call(self, x, memory, states, return_attention_scores=False, training=None):
+    def call(
+        self, x, memory, states, return_attention_scores: bool = False, training: bool | None = None
+    ):
         x = self.output_dropout(x, training=training)
         hidden, context, query = x, None, None
         if self.attention is None:

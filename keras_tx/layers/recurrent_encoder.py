@@ -61,7 +61,7 @@ class RecurrentEncoder(Layer):
             self.dropout, name="output_dropout", dtype=self.dtype_policy
         )
 
-    def call(self, x, mask=None, training=None):
+    def call(self, x, mask=None, training: bool | None = None):
         last_states = []
         for layer in self.layers:
             x = self.output_dropout(x, training=training)

@@ -43,7 +43,7 @@ class RecurrentLayer(Layer):
         cell: str = "gru",
         *,
         bidirectional: bool = False,
-        attention=None,
+        attention: keras.layers.Layer | None = None,
         context_dim: int | None = None,
         **kwargs,
     ):

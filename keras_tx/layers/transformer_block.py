@@ -1,4 +1,5 @@
 import inspect
+from collections.abc import Callable
 
 import keras
 
@@ -28,11 +29,12 @@ class TransformerBlock(Layer):
         feed_forward: A layer called as `feed_forward(x)`, or with `padding_mask=` if it has it.
         cross_attention: A `MultiHeadCrossAttention`, or True for one with `num_heads`.
         num_key_value_heads, head_dim, causal, window, position: Of the attention made here.
-        gated, activation: Of the feed-forward network made here.
+        gated: Of the feed-forward network made here.
         normalization: "layer" or "rms".
         normalization_order: "pre" or "post".
         dropout: Fraction of each part's output dropped in training, and of the attention
             weights of attention made here.
+        activation: Of the feed-forward network made here.
         layer_norm_epsilon: Added to the variance (or mean square) in the normalizations.
         use_bias: Whether the parts made here have biases.
         kernel_initializer: Initializer of the parts made here. Default: each part's own.
@@ -71,22 +73,22 @@ class TransformerBlock(Layer):
         num_heads: int | None = None,
         intermediate_dim: int | None = None,
         *,
-        attention=None,
-        feed_forward=None,
-        cross_attention=None,
+        attention: keras.layers.Layer | None = None,
+        feed_forward: keras.layers.Layer | None = None,
+        cross_attention: keras.layers.Layer | bool | None = None,
         num_key_value_heads: int | None = None,
         head_dim: int | None = None,
         causal: bool = False,
         window: int | None = None,
-        position=None,
+        position: keras.layers.Layer | None = None,
         gated: bool = False,
-        activation=None,
         normalization: str = "layer",
         normalization_order: str = "pre",
         dropout: float = 0.0,
+        activation: str | Callable | None = None,
         layer_norm_epsilon: float = 1e-5,
         use_bias: bool = True,
-        kernel_initializer=None,
+        kernel_initializer: str | keras.initializers.Initializer | None = None,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -154,7 +156,7 @@ class TransformerBlock(Layer):
             cross_attention = MultiHeadCrossAttention(num_heads, name="cross_attention", **heads)
         self.cross_attention = cross_attention
         self.feed_forward = feed_forward or FeedForward(
-            intermediate_dim, activation=activation, gated=gated, name="feed_forward", **shared
+            intermediate_dim, gated=gated, activation=activation, name="feed_forward", **shared
         )
         self._feed_forward_is_masked = (
             "padding_mask" in inspect.signature(self.feed_forward.call).parameters
@@ -192,8 +194,8 @@ class TransformerBlock(Layer):
         positions=None,
         cache=None,
         cache_index=None,
-        return_attention_scores=False,
-        training=None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
     ):
         if self.cross_attention is not None and context is None:
             raise ValueError(f"{self.name} has cross-attention: call it with `context=`")

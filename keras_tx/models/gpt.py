@@ -1,3 +1,5 @@
+from collections.abc import Callable
+
 import keras
 import numpy as np
 from keras import ops
@@ -20,7 +22,7 @@ from keras_tx.models.model import (
 from keras_tx.models.text_generation import TextGeneration, special_token_ids
 from keras_tx.ops import cache as cache_ops
 
-POSITIONS = ("learned", "sinusoidal", "rotary", None)
+POSITIONS = ("auto", "learned", "sinusoidal", "rotary", None)
 
 
 @keras.saving.register_keras_serializable(package="keras_tx")
@@ -35,13 +37,14 @@ class GPT(TextGeneration, Model):
         num_layers: Number of blocks.
         hidden_dim: Features D of a token.
         num_heads: Query heads of a block. Default: hidden_dim / 64.
-        intermediate_dim, num_key_value_heads, head_dim, window, gated, activation,
-            normalization, normalization_order, dropout, layer_norm_epsilon, use_bias: As for
+        intermediate_dim, num_key_value_heads, head_dim, window, gated, normalization,
+            normalization_order, dropout, activation, layer_norm_epsilon, use_bias: As for
             `TransformerBlock`; the last normalization takes its kind and epsilon from here too.
         max_sequence_length: The most tokens of a sequence, prompt and continuation together.
-        position: "learned", "sinusoidal" or "rotary"; None for no positions, or for a `block`
-            whose attention has its own. Default: "learned" for blocks made from numbers, None
-            for a `block`.
+        position: "learned", "sinusoidal", "rotary", a layer that is called as
+            `position(x, positions=)` on the embedded tokens, or None for no positions, as for a
+            `block` whose attention has its own. "auto" is "learned" for blocks made from
+            numbers, and None for a `block`.
         block: An unbuilt `TransformerBlock` that is cloned for each layer, or a list of
             `num_layers` of them; it replaces the numbers of the block.
         tie_embeddings: Whether the logits use the token embedding, or a matrix of their own.
@@ -76,7 +79,8 @@ class GPT(TextGeneration, Model):
         4
 
     Reference:
-        Radford et al. 2018, 2019; Brown et al. 2020. Sizes: Radford et al. 2019, Table 2.
+        Radford et al. 2018, 2019; Brown et al. 2020. Sizes: Radford et al. 2019, Table 2;
+        `gpt_mini` is this library's own.
     """
 
     sizes = {
@@ -102,20 +106,20 @@ class GPT(TextGeneration, Model):
         num_key_value_heads: int | None = None,
         head_dim: int | None = None,
         max_sequence_length: int = 1024,
-        position="auto",
-        block=None,
+        position: str | keras.layers.Layer | None = "auto",
+        block: keras.layers.Layer | list[keras.layers.Layer] | None = None,
         window: int | None = None,
         gated: bool = False,
-        activation=None,
         normalization: str = "layer",
         normalization_order: str = "pre",
         tie_embeddings: bool = True,
         dropout: float = 0.0,
+        activation: str | Callable | None = None,
         layer_norm_epsilon: float = 1e-5,
         use_bias: bool = True,
-        kernel_initializer="lecun_normal",
-        embeddings_initializer=None,
-        tokenizer=None,
+        kernel_initializer: str | keras.initializers.Initializer = "lecun_normal",
+        embeddings_initializer: str | keras.initializers.Initializer | None = None,
+        tokenizer: keras.layers.Layer | None = None,
         pad_token_id: int | None = None,
         start_token_id: int | None = None,
         end_token_id: int | None = None,
@@ -191,10 +195,10 @@ class GPT(TextGeneration, Model):
                 window=window,
                 position=RotaryEncoding() if position == "rotary" else None,
                 gated=gated,
-                activation=activation,
                 normalization=normalization,
                 normalization_order=normalization_order,
                 dropout=dropout,
+                activation=activation,
                 layer_norm_epsilon=layer_norm_epsilon,
                 use_bias=use_bias,
                 kernel_initializer=kernel_initializer,
@@ -247,7 +251,7 @@ class GPT(TextGeneration, Model):
             self.dropout, name="embedding_dropout", dtype=self.dtype_policy
         )
 
-    def call(self, inputs, return_attention_scores=False, training=None):
+    def call(self, inputs, return_attention_scores: bool = False, training: bool | None = None):
         if not isinstance(inputs, dict):
             inputs = {"token_ids": inputs}
         check_length("token_ids", inputs["token_ids"].shape, self.max_sequence_length)

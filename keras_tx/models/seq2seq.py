@@ -33,8 +33,8 @@ class Seq2Seq(TextGeneration, Model):
         initial_state: The decoder's s_0: "projected", `tanh(W h)` of the encoder's last state;
             "last", that state itself (the backward encoder's when bidirectional); or "zeros".
         max_sequence_length: The most tokens that `generate` writes. In training there is no limit.
-        dropout: Fraction dropped of the embeddings, of each layer's output and of the readout.
         tie_embeddings: Whether the logits use the target embedding, or a matrix of their own.
+        dropout: Fraction dropped of the embeddings, of each layer's output and of the readout.
         tokenizer: A keras-nlp tokenizer that is saved, and exported, with the model.
         target_tokenizer: The targets' own. Default: the same.
         pad_token_id: Padding of sources and targets. Default: the tokenizers', or none.
@@ -69,7 +69,8 @@ class Seq2Seq(TextGeneration, Model):
     Reference:
         Cho et al. 2014, "Learning Phrase Representations using RNN Encoder-Decoder"; Sutskever et
         al. 2014; Bahdanau et al. 2015, A.1 and A.2; Luong et al. 2015, Eq. 5. Sizes: Bahdanau et
-        al. 2015, A.2.3 (RNNencdec, RNNsearch); Luong et al. 2015, 4.1.
+        al. 2015, A.2.3 (RNNencdec, RNNsearch); Luong et al. 2015, 4.1; `seq2seq_mini` is this
+        library's own.
 
     Differs from the paper: The readout has tanh for maxout, and ties its last matrix. Bahdanau's
     s_0 sees both directions. Luong's input feeding and reversed sources are left out.
@@ -107,13 +108,13 @@ class Seq2Seq(TextGeneration, Model):
         embedding_dim: int | None = None,
         cell: str = "gru",
         bidirectional: bool = True,
-        attention="bahdanau",
+        attention: str | keras.layers.Layer | None = "bahdanau",
         initial_state: str = "projected",
         max_sequence_length: int = 128,
         tie_embeddings: bool = True,
         dropout: float = 0.0,
-        tokenizer=None,
-        target_tokenizer=None,
+        tokenizer: keras.layers.Layer | None = None,
+        target_tokenizer: keras.layers.Layer | None = None,
         pad_token_id: int | None = None,
         start_token_id: int | None = None,
         end_token_id: int | None = None,
@@ -233,7 +234,7 @@ class Seq2Seq(TextGeneration, Model):
         """As Vaswani et al. 2017, 3.4: what enters the cells has variance 1, the logits less."""
         return embedding(token_ids) * self.embedding_dim**0.5
 
-    def call(self, inputs, return_attention_scores=False, training=None):
+    def call(self, inputs, return_attention_scores: bool = False, training: bool | None = None):
         _check_names(inputs)
         mask = real_tokens(inputs["source_ids"], self.source_pad_token_id)
         memory, states = self._encode(inputs["source_ids"], mask, training)

@@ -1,3 +1,5 @@
+from collections.abc import Callable
+
 import keras
 from keras import ops
 
@@ -26,17 +28,17 @@ class ViT(Model):
         num_layers: Number of blocks.
         hidden_dim: Features D of a patch.
         num_heads: Query heads of a block. Default: hidden_dim / 64.
-        intermediate_dim, gated, activation, normalization, normalization_order, dropout,
+        intermediate_dim, gated, normalization, normalization_order, dropout, activation,
             layer_norm_epsilon, use_bias: As for `TransformerBlock`.
         image_size: Height and width of the images in pixels, an integer or a pair.
         patch_size: Height and width of a patch in pixels, an integer or a pair; must divide.
         num_channels: Channels of the images.
+        pixel_mean, pixel_std: The images are scaled to (x / 255 - mean) / std.
         pooling: "class_token" or "mean".
         position: "learned", "sinusoidal" (two-dimensional: rows in one half of the features,
             columns in the other) or None.
         block: An unbuilt `TransformerBlock` that is cloned for each layer, or a list of
             `num_layers` of them; it replaces the numbers of the block.
-        pixel_mean, pixel_std: The images are scaled to (x / 255 - mean) / std.
         kernel_initializer: Initializer of the blocks' projections made from numbers.
         class_names: Names of the classes, kept and exported with the model.
 
@@ -61,7 +63,7 @@ class ViT(Model):
     Reference:
         Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words", Eq. 1-4 and Table 1; ViT-Ti:
         Touvron et al. 2021, "DeiT", Table 1; sinusoids and mean pooling: Beyer et al. 2022,
-        "Better plain ViT baselines for ImageNet-1k".
+        "Better plain ViT baselines for ImageNet-1k". `vit_mini` is this library's own.
     """
 
     sizes = {
@@ -97,19 +99,19 @@ class ViT(Model):
         image_size: int | tuple[int, int] = 224,
         patch_size: int | tuple[int, int] = 16,
         num_channels: int = 3,
+        pixel_mean: float | list[float] = 0.5,
+        pixel_std: float | list[float] = 0.5,
         pooling: str = "class_token",
         position: str | None = "learned",
-        block=None,
+        block: keras.layers.Layer | list[keras.layers.Layer] | None = None,
         gated: bool = False,
-        activation=None,
         normalization: str = "layer",
         normalization_order: str = "pre",
         dropout: float = 0.0,
+        activation: str | Callable | None = None,
         layer_norm_epsilon: float = 1e-6,
         use_bias: bool = True,
-        pixel_mean: float | list[float] = 0.5,
-        pixel_std: float | list[float] = 0.5,
-        kernel_initializer="glorot_uniform",
+        kernel_initializer: str | keras.initializers.Initializer = "glorot_uniform",
         class_names: list[str] | None = None,
         **kwargs,
     ):
@@ -147,6 +149,8 @@ class ViT(Model):
         self.image_size = image_size
         self.patch_size = patch_size
         self.num_channels = num_channels
+        self.pixel_mean = pixel_mean
+        self.pixel_std = pixel_std
         self.pooling = pooling
         self.position = position
         self.gated = gated
@@ -155,8 +159,6 @@ class ViT(Model):
         self.dropout = dropout
         self.layer_norm_epsilon = layer_norm_epsilon
         self.use_bias = use_bias
-        self.pixel_mean = pixel_mean
-        self.pixel_std = pixel_std
 
         self._make_embeddings()
         if block is None:
@@ -164,10 +166,10 @@ class ViT(Model):
                 max(1, hidden_dim // 64) if num_heads is None else num_heads,
                 intermediate_dim,
                 gated=gated,
-                activation=activation,
                 normalization=normalization,
                 normalization_order=normalization_order,
                 dropout=dropout,
+                activation=activation,
                 layer_norm_epsilon=layer_norm_epsilon,
                 use_bias=use_bias,
                 kernel_initializer=kernel_initializer,
@@ -213,7 +215,7 @@ class ViT(Model):
             self.dropout, name="embedding_dropout", dtype=self.dtype_policy
         )
 
-    def call(self, inputs, return_attention_scores=False, training=None):
+    def call(self, inputs, return_attention_scores: bool = False, training: bool | None = None):
         self.check_inputs(inputs)
         x = self._embed(inputs, training)
         scores = {}
