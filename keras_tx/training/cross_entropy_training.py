@@ -1,7 +1,7 @@
 """The loss and metrics of a model that predicts one class for each token or row."""
 
 import keras
-from keras import ops
+from keras import ops, tree
 
 from keras_tx.ops.cross_entropy import token_log_likelihood
 
@@ -26,6 +26,17 @@ class CrossEntropyTraining:
         """Keras' `compile`; without a `loss` the model uses its own loss and accuracy."""
         self.owns_loss = loss is None  # Keras keeps the loss of an earlier `compile`
         super().compile(optimizer, loss, *args, **kwargs)
+
+    def fit(
+        self, x=None, y=None, batch_size=None, epochs=1, verbose="auto", callbacks=None, **kwargs
+    ):
+        """Keras' `fit`; a callback that monitors the model's own accuracy takes more as better."""
+        if self.owns_loss:  # Keras knows the direction only of what `compile` was given
+            for callback in tree.flatten(callbacks):
+                own = getattr(callback, "monitor", None) in ("accuracy", "val_accuracy")
+                if own and getattr(callback, "mode", None) == "auto":
+                    callback.mode = "max"
+        return super().fit(x, y, batch_size, epochs, verbose, callbacks, **kwargs)
 
     def compile_from_config(self, config):
         """Compiles a loaded model as the saved one was; Keras does so for its own `compile`."""

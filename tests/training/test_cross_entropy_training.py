@@ -57,3 +57,20 @@ def test_targets_must_be_given(gpt):
     gpt.compile("sgd")
     with pytest.raises(ValueError, match="trains on .inputs, targets.*Received no targets"):
         gpt.fit(X, verbose=0)
+
+
+def test_callbacks_know_that_more_accuracy_is_better(gpt, tmp_path):
+    gpt.compile(keras.optimizers.SGD(0.0))
+    callbacks = [
+        keras.callbacks.EarlyStopping(monitor="val_accuracy", patience=0),
+        keras.callbacks.ModelCheckpoint(
+            tmp_path / "gpt.weights.h5",
+            monitor="accuracy",
+            save_best_only=True,
+            save_weights_only=True,
+        ),
+    ]
+    history = gpt.fit(X, Y, verbose=0, epochs=3, validation_data=(X, Y), callbacks=callbacks)
+    assert len(history.epoch) == 2
+    assert [callback.mode for callback in callbacks] == ["max", "max"]
+    assert (tmp_path / "gpt.weights.h5").exists()
