@@ -9,7 +9,7 @@ from keras_tx.decoding.buckets import bucket
 
 
 class TextGeneration:
-    """Mixin for a model that offers to decoding
+    """Mixin that gives `generate` to a model with what decoding needs of it:
 
     - `start(inputs, max_new_tokens) -> (logits, state)` and `step(tokens, state)`;
     - `prompt_inputs(token_ids, lengths)`, from right-padded prompts to what `start` takes;
@@ -71,8 +71,10 @@ class TextGeneration:
         """Lists of ids; whether they were text; whether there was one prompt without a list."""
         if isinstance(prompts, str):
             return self._encode_texts([prompts]), True, True
-        if isinstance(prompts, np.ndarray) or ops.is_tensor(prompts):
-            prompts = np.asarray(ops.convert_to_numpy(prompts)).tolist()
+        if ops.is_tensor(prompts):
+            prompts = ops.convert_to_numpy(prompts)
+        if hasattr(prompts, "__array__"):  # also the tensors of another library
+            prompts = np.asarray(prompts).tolist()
         if not isinstance(prompts, (list, tuple)):
             raise ValueError(
                 "`prompts` must be text, a list of texts, ids, or a list of lists of ids. "

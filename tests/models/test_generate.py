@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras import ops
 
 import keras_tx as ktx
@@ -93,6 +94,7 @@ def test_what_goes_in_comes_out(gpt):
     assert gpt.generate(np.array([1, 2, 3]), max_new_tokens=4) == new
     assert gpt.generate(np.array([[1, 2, 3]]), max_new_tokens=4) == [new]
     assert gpt.generate(ops.convert_to_tensor([[1, 2, 3]]), max_new_tokens=4) == [new]
+    assert gpt.generate(tf.constant([[1, 2, 3]]), max_new_tokens=4) == [new]
     assert gpt.generate([np.array([1, 2, 3])], max_new_tokens=4) == [new]
     assert gpt.generate([]) == [] == gpt.generate([], stop="x")
     nothing = gpt.generate([], return_dict=True)
