@@ -1,15 +1,29 @@
 """A model's stack of blocks, from a template or a list of templates."""
 
-import keras
-
 from keras_tx.layers.layer import clone
+from keras_tx.layers.normalization import make_normalization
+from keras_tx.layers.transformer_block import TransformerBlock
+
+
+def check_stack(num_layers: int | None, hidden_dim: int | None):
+    """Raises ValueError unless a model's depth and width are positive."""
+    if not num_layers or not hidden_dim or num_layers < 1 or hidden_dim < 1:
+        raise ValueError(
+            "`num_layers` and `hidden_dim` must be positive. "
+            f"Received: num_layers={num_layers}, hidden_dim={hidden_dim}"
+        )
+
+
+def default_num_heads(num_heads: int | None, hidden_dim: int) -> int:
+    """The number given, or one head for every 64 features."""
+    return max(1, hidden_dim // 64) if num_heads is None else num_heads
 
 
 def make_blocks(template, num_layers: int, hidden_dim: int, dtype) -> list:
     """`num_layers` built clones, named block_0, block_1, ...
 
     Args:
-        template: A layer, or a list of `num_layers` of them.
+        template: A `TransformerBlock`, or a list of `num_layers` of them.
         num_layers: How many.
         hidden_dim: Features of their input.
         dtype: Dtype policy of the model, and so of the blocks.
@@ -21,9 +35,18 @@ def make_blocks(template, num_layers: int, hidden_dim: int, dtype) -> list:
             f"{len(templates)}"
         )
     for layer in templates:
-        if not isinstance(layer, keras.layers.Layer):
-            raise ValueError(f"`block` must be a layer or a list of layers. Received: {layer!r}")
+        if not isinstance(layer, TransformerBlock):
+            raise ValueError(
+                f"`block` must be a TransformerBlock or a list of them. Received: {layer!r}"
+            )
     blocks = [clone(layer, f"block_{index}", dtype) for index, layer in enumerate(templates)]
     for block in blocks:
         block.build((None, None, hidden_dim))
     return blocks
+
+
+def make_output_norm(blocks: list, kind: str, epsilon: float, dtype, hidden_dim: int):
+    """What normalizes the last block's output; None where a post-norm block has done so."""
+    if blocks[-1].normalization_order == "post":
+        return None
+    return make_normalization(kind, "output_norm", epsilon, dtype, hidden_dim)

@@ -6,11 +6,16 @@ from keras import ops
 
 from keras_tx.layers.layer import clone, fresh
 from keras_tx.layers.learned_encoding import LearnedEncoding
-from keras_tx.layers.normalization import make_normalization
 from keras_tx.layers.rotary_encoding import RotaryEncoding
 from keras_tx.layers.sinusoidal_encoding import SinusoidalEncoding
 from keras_tx.layers.transformer_block import TransformerBlock
-from keras_tx.models.blocks import make_blocks
+from keras_tx.models.blocks import (
+    check_stack,
+    default_num_heads,
+    make_blocks,
+    make_output_norm,
+)
+from keras_tx.models.cached_generation import CachedGeneration
 from keras_tx.models.model import (
     Model,
     check_ids,
@@ -19,14 +24,13 @@ from keras_tx.models.model import (
     real_tokens,
     vocabulary_from,
 )
-from keras_tx.models.text_generation import TextGeneration, special_token_ids
-from keras_tx.ops import cache as cache_ops
+from keras_tx.models.special_tokens import special_token_ids
 
 POSITIONS = ("auto", "learned", "sinusoidal", "rotary", None)
 
 
 @keras.saving.register_keras_serializable(package="keras_tx")
-class GPT(TextGeneration, Model):
+class GPT(CachedGeneration, Model):
     """A decoder-only transformer: predicts each next token from those before it.
 
     Token embedding, positions, `num_layers` causal blocks, a last normalization (pre-norm), and
@@ -140,11 +144,7 @@ class GPT(TextGeneration, Model):
         )
         self.tokenizer = tokenizer
         self.vocabulary_size = vocabulary_from(tokenizer, vocabulary_size)
-        if not num_layers or not hidden_dim or num_layers < 1 or hidden_dim < 1:
-            raise ValueError(
-                "`num_layers` and `hidden_dim` must be positive. "
-                f"Received: num_layers={num_layers}, hidden_dim={hidden_dim}"
-            )
+        check_stack(num_layers, hidden_dim)
         if not isinstance(max_sequence_length, int) or max_sequence_length < 1:
             raise ValueError(
                 f"`max_sequence_length` must be a positive integer. Received: {max_sequence_length}"
@@ -165,18 +165,12 @@ class GPT(TextGeneration, Model):
         self.use_bias = use_bias
         self.pad_token_id, start, self.end_token_id = special_token_ids(
             tokenizer,
+            self.vocabulary_size,
             pad_token_id=pad_token_id,
             start_token_id=start_token_id,
             end_token_id=end_token_id,
         )
         self.start_token_id = self.end_token_id if start is None else start
-        for name in ("pad_token_id", "start_token_id", "end_token_id"):
-            token = getattr(self, name)
-            if token is not None and not 0 <= token < self.vocabulary_size:
-                raise ValueError(
-                    f"`{name}` must be from 0 to {self.vocabulary_size - 1}, an id of the "
-                    f"vocabulary, or None. Received: {token}"
-                )
 
         if position == "auto":
             position = "learned" if block is None else None
@@ -187,7 +181,7 @@ class GPT(TextGeneration, Model):
             )
         if block is None:
             block = TransformerBlock(
-                max(1, hidden_dim // 64) if num_heads is None else num_heads,
+                default_num_heads(num_heads, hidden_dim),
                 intermediate_dim,
                 num_key_value_heads=num_key_value_heads,
                 head_dim=head_dim,
@@ -211,11 +205,9 @@ class GPT(TextGeneration, Model):
                     f"The attention of a GPT's block must be causal. {layer.attention.name} has "
                     "causal=False: build it with causal=True"
                 )
-        self.output_norm = None
-        if self.blocks[-1].normalization_order == "pre":
-            self.output_norm = make_normalization(
-                normalization, "output_norm", layer_norm_epsilon, self.dtype_policy, hidden_dim
-            )
+        self.output_norm = make_output_norm(
+            self.blocks, normalization, layer_norm_epsilon, self.dtype_policy, hidden_dim
+        )
         self.finish()
 
     def _make_embeddings(self, position, initializer):
@@ -281,84 +273,6 @@ class GPT(TextGeneration, Model):
         if self.output_norm is not None:
             x = self.output_norm(x)
         return ops.cast(self.token_embedding(x, reverse=True), "float32")
-
-    def start(self, inputs, max_new_tokens: int):
-        """Reads right-padded prompts into new caches.
-
-        Args:
-            inputs: `token_ids` (B, P) and `lengths` (B,); a length of 0 stands for the start token.
-            max_new_tokens: How many steps may follow.
-
-        Returns:
-            Logits (B, V) of each row's next token, and the state.
-        """
-        token_ids, lengths = inputs["token_ids"], inputs["lengths"]
-        token_ids = self._start_if_empty(token_ids, lengths)
-        lengths = ops.maximum(lengths, 1)
-        batch, length = ops.shape(token_ids)
-        capacity = length + max_new_tokens
-        state = {
-            "caches": [
-                block.attention.empty_cache(batch, capacity, self.hidden_dim)
-                for block in self.blocks
-            ],
-            "position": ops.zeros((batch,), "int32"),
-        }
-        if self.pad_token_id is not None:
-            state["is_real"] = ops.zeros((batch, 1, capacity, 1), "bool")
-        x, state = self._extend(token_ids, state)
-        last = ops.take_along_axis(x, (lengths - 1)[:, None, None], axis=1)
-        return self._logits(last)[:, 0], {**state, "position": lengths}
-
-    def step(self, tokens, state):
-        """Adds one token to each row: tokens (B,) -> logits (B, V) and the state."""
-        x, state = self._extend(tokens[:, None], state)
-        return self._logits(x)[:, 0], state
-
-    def _extend(self, token_ids, state):
-        length, position = ops.shape(token_ids)[1], state["position"]
-        positions = position[:, None] + ops.arange(length, dtype="int32")[None, :]
-        # Rows that are done, or padded, may point past the last position: nobody reads them.
-        x = self._embed(token_ids, ops.minimum(positions, self.max_sequence_length - 1))
-        state = {**state, "position": position + length}
-        mask = None
-        if "is_real" in state:  # a padding id hides itself here as it does in `call`
-            is_real = real_tokens(token_ids, self.pad_token_id)[:, None, :, None]
-            state["is_real"] = cache_ops.write(state["is_real"], is_real, position)
-            mask = ops.transpose(state["is_real"], (0, 1, 3, 2))  # (B, 1, 1, S)
-        extended = []
-        for block, cache in zip(self.blocks, state["caches"], strict=True):
-            x, cache = block(
-                x, cache=cache, cache_index=position, attention_mask=mask, training=False
-            )
-            extended.append(cache)
-        return x, {**state, "caches": extended}
-
-    def _start_if_empty(self, token_ids, lengths):
-        if self.start_token_id is None:
-            return token_ids
-        is_first = ops.arange(ops.shape(token_ids)[1], dtype="int32")[None, :] == 0
-        is_empty = ops.logical_and(ops.equal(lengths, 0)[:, None], is_first)
-        return ops.where(is_empty, self.start_token_id, token_ids)
-
-    def prompt_inputs(self, token_ids, lengths):
-        return {"token_ids": token_ids, "lengths": lengths}
-
-    def room(self, lengths):
-        if self.start_token_id is None and np.min(lengths) < 1:
-            raise ValueError(
-                "A prompt is empty, and there is no start token to stand for it. Give the prompt "
-                "a token, or build the model with `start_token_id=`."
-            )
-        return self.max_sequence_length - np.maximum(lengths, 1)
-
-    @property
-    def prompt_vocabulary_size(self):
-        return self.vocabulary_size
-
-    @property
-    def output_tokenizer(self):
-        return self.tokenizer
 
     def target_weights(self, inputs, targets):
         if self.pad_token_id is None:

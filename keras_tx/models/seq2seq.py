@@ -8,7 +8,8 @@ from keras_tx.layers.luong_attention import LuongAttention
 from keras_tx.layers.recurrent_decoder import RecurrentDecoder
 from keras_tx.layers.recurrent_encoder import RecurrentEncoder
 from keras_tx.models.model import Model, check_ids, check_targets, real_tokens, vocabulary_from
-from keras_tx.models.text_generation import TextGeneration, special_token_ids
+from keras_tx.models.special_tokens import special_token_ids
+from keras_tx.models.text_generation import TextGeneration
 from keras_tx.ops.recurrence import GATES
 
 
@@ -155,14 +156,15 @@ class Seq2Seq(TextGeneration, Model):
         self.max_sequence_length = max_sequence_length
         self.tie_embeddings = tie_embeddings
         self.dropout = dropout
-        given = {
-            "pad_token_id": pad_token_id,
-            "start_token_id": start_token_id,
-            "end_token_id": end_token_id,
-        }
-        self.source_pad_token_id = special_token_ids(tokenizer, **given)[0]
+        self.source_pad_token_id, _, _ = special_token_ids(
+            tokenizer, self.vocabulary_size, pad_token_id=pad_token_id
+        )
         self.pad_token_id, self.start_token_id, self.end_token_id = special_token_ids(
-            self.output_tokenizer, **given
+            self.output_tokenizer,
+            self.target_vocabulary_size,
+            pad_token_id=pad_token_id,
+            start_token_id=start_token_id,
+            end_token_id=end_token_id,
         )
         self._make_encoder()
         self._make_decoder(self._make_attention(attention))

@@ -204,17 +204,6 @@ class TextGeneration:
         return {}
 
 
-def special_token_ids(tokenizer, **given):
-    """Ids given to a model's constructor, the missing ones from its tokenizer."""
-    known = {"pad": None, "start": None, "end": None}
-    if tokenizer is not None:
-        known = tokenizers.special_ids(tokenizer)
-    return tuple(
-        known[name] if given[f"{name}_token_id"] is None else given[f"{name}_token_id"]
-        for name in ("pad", "start", "end")
-    )
-
-
 def _kind(prompt):
     if isinstance(prompt, (str, np.str_)):
         return "text"

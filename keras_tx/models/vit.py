@@ -5,10 +5,14 @@ from keras import ops
 
 from keras_tx.layers.layer import fresh
 from keras_tx.layers.learned_encoding import LearnedEncoding
-from keras_tx.layers.normalization import make_normalization
 from keras_tx.layers.patch_embedding import PatchEmbedding, patch_pair
 from keras_tx.layers.transformer_block import TransformerBlock
-from keras_tx.models.blocks import make_blocks
+from keras_tx.models.blocks import (
+    check_stack,
+    default_num_heads,
+    make_blocks,
+    make_output_norm,
+)
 from keras_tx.models.model import Model, check_images, check_targets
 from keras_tx.ops.sinusoid import sinusoid_2d
 
@@ -129,11 +133,7 @@ class ViT(Model):
                 f"`class_names` must name all classes. Received: num_classes={num_classes}, "
                 f"{len(class_names)} names"
             )
-        if not num_layers or not hidden_dim or num_layers < 1 or hidden_dim < 1:
-            raise ValueError(
-                "`num_layers` and `hidden_dim` must be positive. "
-                f"Received: num_layers={num_layers}, hidden_dim={hidden_dim}"
-            )
+        check_stack(num_layers, hidden_dim)
         self.remember(
             num_heads=num_heads,
             block=block,
@@ -163,7 +163,7 @@ class ViT(Model):
         self._make_embeddings()
         if block is None:
             block = TransformerBlock(
-                max(1, hidden_dim // 64) if num_heads is None else num_heads,
+                default_num_heads(num_heads, hidden_dim),
                 intermediate_dim,
                 gated=gated,
                 normalization=normalization,
@@ -175,11 +175,9 @@ class ViT(Model):
                 kernel_initializer=kernel_initializer,
             )
         self.blocks = make_blocks(block, num_layers, hidden_dim, self.dtype_policy)
-        self.output_norm = None
-        if self.blocks[-1].normalization_order == "pre":
-            self.output_norm = make_normalization(
-                normalization, "output_norm", layer_norm_epsilon, self.dtype_policy, hidden_dim
-            )
+        self.output_norm = make_output_norm(
+            self.blocks, normalization, layer_norm_epsilon, self.dtype_policy, hidden_dim
+        )
         self.head = keras.layers.Dense(self.num_classes, name="head", dtype=self.dtype_policy)
         self.head.build((None, hidden_dim))
         self.finish()

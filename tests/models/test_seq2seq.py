@@ -340,6 +340,8 @@ print(float(np.abs(keras.ops.convert_to_numpy(logits) - data["logits"]).max()))
         ({"initial_state": "first"}, "`initial_state` must be one of"),
         ({"attention": "dot"}, "`attention` must be"),
         ({"num_layers": 0}, "`num_layers` must be a positive integer"),
+        ({"pad_token_id": 31}, "`pad_token_id` must be from 0 to 30.*Received: 31"),
+        ({"start_token_id": 37}, "`start_token_id` must be from 0 to 36.*Received: 37"),
         ({"vocabulary_size": None}, "`vocabulary_size` or a `tokenizer`"),
         ({"attention": LuongAttention("dot")}, "last dimensions"),
     ],
