@@ -20,7 +20,7 @@ def text_pairs(
     vocabulary_size: int = 4096,
     tokenizer: str | keras.layers.Layer | None = None,
     target_tokenizer: keras.layers.Layer | None = None,
-    max_length: int | None = None,
+    max_sequence_length: int | None = None,
     too_long: str = "raise",
     buckets: int | list[int] = 4,
     batch_size: int = 64,
@@ -52,8 +52,8 @@ def text_pairs(
             None or `"sentencepiece"`, `"byte"`, `"wordpiece"`
             (see `keras_tx.data.train_tokenizer`).
         target_tokenizer: The targets' own tokenizer; None: the same.
-        max_length: The most tokens of a source, and of a target with its start or end token.
-            None: as long as the longest.
+        max_sequence_length: The most tokens of a source, and of a target with its start or end
+            token. None: as long as the longest.
         too_long: What becomes of longer pairs: `"raise"` or `"drop"` (of test pairs too). No text
             is ever cut.
         buckets: How many lengths, chosen so that each bucket holds about as many training pairs,
@@ -85,8 +85,8 @@ def text_pairs(
     """
     check_positive(batch_size=batch_size)
     check_seed(seed)
-    if max_length is not None:
-        check_positive(max_length=max_length)
+    if max_sequence_length is not None:
+        check_positive(max_sequence_length=max_sequence_length)
     if too_long not in ("raise", "drop"):
         raise ValueError(f'Expected too_long to be "raise" or "drop". Received {too_long!r}.')
     _check_buckets(buckets)
@@ -102,10 +102,10 @@ def text_pairs(
     sides = (tokenizer, tokenizer if target_tokenizer is None else target_tokenizer)
     special = _special_ids(sides)
     train, test = (
-        _fitting(_encoded(sides, pairs), max_length, too_long, name)
+        _fitting(_encoded(sides, pairs), max_sequence_length, too_long, name)
         for name, pairs in (("training", train), ("test", test))
     )
-    lengths = _lengths(buckets, train, test, max_length)
+    lengths = _lengths(buckets, train, test, max_sequence_length)
     return (
         _dataset(train, lengths, batch_size, special, seed),
         _dataset(test, lengths, batch_size, special, None),
@@ -151,39 +151,39 @@ def _length(pair):
     return max(len(source), len(target) + 1)
 
 
-def _fitting(pairs, max_length, too_long, name):
-    if max_length is None:
+def _fitting(pairs, limit, too_long, name):
+    if limit is None:
         return pairs
-    fitting = [pair for pair in pairs if _length(pair) <= max_length]
+    fitting = [pair for pair in pairs if _length(pair) <= limit]
     if len(fitting) < len(pairs) and too_long == "raise":
         raise ValueError(
-            f"Expected at most max_length={max_length} tokens a side. Received "
+            f"Expected at most max_sequence_length={limit} tokens a side. Received "
             f"{len(pairs) - len(fitting)} longer ones among {len(pairs)} {name} pairs, the longest "
-            f'{max(map(_length, pairs))}. Raise max_length, or pass too_long="drop".'
+            f'{max(map(_length, pairs))}. Raise max_sequence_length, or pass too_long="drop".'
         )
     if not fitting:
         raise ValueError(
-            f"Expected {name} pairs of at most max_length={max_length} tokens. All {len(pairs)} "
-            "are longer."
+            f"Expected {name} pairs of at most max_sequence_length={limit} tokens. All "
+            f"{len(pairs)} are longer."
         )
     return fitting
 
 
-def _lengths(buckets, train, test, max_length):
+def _lengths(buckets, train, test, limit):
     longest = max(_length(pair) for part in (train, test) for pair in part)
     if not isinstance(buckets, int):
         lengths = list(buckets)
         if lengths[-1] < longest:
             raise ValueError(
                 f"Expected the last bucket to hold the longest pair, {longest} tokens. Received "
-                f'buckets={buckets!r}. Add one, or pass max_length and too_long="drop".'
+                f'buckets={buckets!r}. Add one, or pass max_sequence_length and too_long="drop".'
             )
         return lengths
     shares = np.arange(1, buckets + 1) / buckets
     quantiles = np.quantile([_length(pair) for pair in train], shares, method="higher")
     quantiles[-1] = longest
     rounded = sorted({int(-(-length // _MULTIPLE) * _MULTIPLE) for length in quantiles})
-    return [length if max_length is None else min(length, max_length) for length in rounded]
+    return [length if limit is None else min(length, limit) for length in rounded]
 
 
 def _dataset(pairs, lengths, batch_size, special, seed):

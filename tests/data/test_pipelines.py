@@ -284,7 +284,7 @@ def test_buckets_are_balanced_by_default():
     train, _, _ = data.text_pairs(PAIRS * 5, tokenizer="byte", test_source=PAIRS, batch_size=5)
     lengths = [x["source_ids"].shape[1] for x, _, _ in all_batches(train)]
     assert set(lengths) == {16, 24}
-    one, _, _ = data.text_pairs(PAIRS, tokenizer="byte", buckets=1, max_length=23)
+    one, _, _ = data.text_pairs(PAIRS, tokenizer="byte", buckets=1, max_sequence_length=23)
     assert {x["source_ids"].shape[1] for x, _, _ in all_batches(one)} == {23}
 
 
@@ -300,7 +300,7 @@ def test_no_source_on_both_sides():
 
 
 def test_long_pairs_are_dropped_or_refused():
-    arguments = {"tokenizer": "byte", "test_source": PAIRS[:20], "max_length": 11}
+    arguments = {"tokenizer": "byte", "test_source": PAIRS[:20], "max_sequence_length": 11}
     with pytest.raises(ValueError, match='62 longer ones among 100 training pairs.*"drop"'):
         data.text_pairs(PAIRS, **arguments)
     train, test, _ = data.text_pairs(PAIRS, **arguments, too_long="drop")
@@ -309,7 +309,7 @@ def test_long_pairs_are_dropped_or_refused():
     with pytest.raises(ValueError, match="All .* are longer"):
         data.text_pairs(
             [("long", "longer"), ("long too", "and longer")],
-            tokenizer="byte", max_length=1, too_long="drop",
+            tokenizer="byte", max_sequence_length=1, too_long="drop",
         )  # fmt: skip
     with pytest.raises(ValueError, match="longest pair, 22 tokens"):
         data.text_pairs(PAIRS, tokenizer="byte", buckets=(8, 16))
