@@ -101,7 +101,9 @@ def forward(model):
 
     def call(inputs):
         inputs = keras.tree.map_structure(ops.convert_to_tensor, inputs)
-        return ops.convert_to_numpy(run(inputs))
+        outputs = run(inputs)
+        assert keras.backend.standardize_dtype(outputs.dtype) == "float32"  # numpy may widen it
+        return ops.convert_to_numpy(outputs)
 
     return call
 
