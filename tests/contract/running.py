@@ -90,11 +90,12 @@ def _jax_outputs(layer, inputs, masked, arguments):
 
 
 _jax_functions = weakref.WeakKeyDictionary()  # {layer: {key: compiled function}}
+_twins = weakref.WeakKeyDictionary()  # {layer: the one whose compiled functions it uses}
 
 
 def share_compiled(layer, source):
-    """Lets a layer of the same configuration use what was compiled for `source`, which stays."""
-    _jax_functions[layer] = _jax_functions.setdefault(source, {})
+    """Lets a layer of the same configuration use what was compiled for `source`."""
+    _twins[layer] = source
 
 
 def _jax_compiled(layer, function, key):
@@ -104,6 +105,7 @@ def _jax_compiled(layer, function, key):
     """
     import jax
 
+    layer = _twins.get(layer, layer)
     functions, reference = _jax_functions.setdefault(layer, {}), weakref.ref(layer)
     if key not in functions:
 
