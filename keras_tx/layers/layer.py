@@ -63,6 +63,9 @@ class _AttachedMask(keras.layers.Layer):
     def call(self, x, mask=None):
         return mask
 
+    def compute_mask(self, x, previous_mask):
+        return None  # a mask has none
+
 
 _attached_mask = _AttachedMask(autocast=False, name="attached_mask")
 

@@ -18,5 +18,6 @@ def make_normalization(kind: str, name: str, epsilon: float, dtype, hidden_dim: 
         "rms": keras.layers.RMSNormalization,
     }[kind]
     layer = layer_class(epsilon=epsilon, name=name, dtype=dtype)
+    layer.supports_masking = True  # RMSNormalization would warn that it drops the mask
     layer.build((None, None, hidden_dim))
     return layer

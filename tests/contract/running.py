@@ -33,10 +33,16 @@ class _Mask(keras.layers.Layer):
     def call(self, x, mask=None):
         return mask
 
+    def compute_mask(self, x, previous_mask):
+        return None
+
+
+_mask = _Mask(autocast=False)
+
 
 def mask_of(x):
     """The mask that Keras attached to a tensor; on tracers of JAX it is no attribute."""
-    return _Mask(autocast=False)(x)
+    return _mask(x)
 
 
 def staged(function, *arguments):
