@@ -22,28 +22,29 @@ def data(sequence_length: int = 256, vocabulary_size: int = 1024, seed: int = 0)
         REFERENCE,
         vocabulary_size=vocabulary_size,
         sequence_length=sequence_length,
-        batch_size=16,
+        batch_size=8,
         test_stride=sequence_length // 2,
         seed=seed,
     )
 
 
-def train(train_data, tokenizer, epochs: int = 20, seed: int = 0, size: str = "gpt_mini"):
-    """A model with rotary positions, RMSNorm and SwiGLU, trained with AdamW."""
+def train(train_data, tokenizer, epochs: int = 30, seed: int = 0):
+    """A model with rotary positions, RMSNorm and SwiGLU, in bfloat16, trained with AdamW."""
     keras.utils.set_random_seed(seed)
     model = ktx.GPT.from_size(
-        size,
+        "gpt_mini",
         tokenizer=tokenizer,
         max_sequence_length=256,
         position="rotary",
         normalization="rms",
         gated=True,
         use_bias=False,
-        dropout=0.1,
+        dropout=0.15,
+        dtype="mixed_bfloat16",
     )
     steps = epochs * len(train_data)
     schedule = keras.optimizers.schedules.CosineDecay(
-        0.0, steps - steps // 20, warmup_target=2e-3, warmup_steps=steps // 20, alpha=0.02
+        0.0, steps - steps // 20, warmup_target=3e-3, warmup_steps=steps // 20, alpha=0.02
     )
     model.compile(
         keras.optimizers.AdamW(schedule, weight_decay=0.1, beta_2=0.98, global_clipnorm=1.0)
@@ -76,7 +77,7 @@ def training_texts() -> list[str]:
 
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--prompt", default="The for statement ")
     parser.add_argument("--publish", metavar="FOLDER", help="where to publish, as FOLDER/<version>")

@@ -88,7 +88,7 @@ class GPT(CachedGeneration, Model):
     """
 
     sizes = {
-        "gpt_mini": {"num_layers": 4, "hidden_dim": 256, "num_heads": 4},
+        "gpt_mini": {"num_layers": 4, "hidden_dim": 192, "num_heads": 3},
         "gpt2_small": {
             "vocabulary_size": 50257,
             "num_layers": 12,
