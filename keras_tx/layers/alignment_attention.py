@@ -3,6 +3,7 @@
 from keras import ops
 
 from keras_tx.layers.layer import Layer, resolve_mask
+from keras_tx.ops import masks
 from keras_tx.ops.attention import masked_softmax
 
 
@@ -38,8 +39,10 @@ class AlignmentAttention(Layer):
         one_step = len(query.shape) == 2
         query = self._project_query(query)
         steps = query[:, None] if one_step else query  # (B, T, U)
-        keys = self.project_keys(values) if projected_keys is None else projected_keys
         mask = resolve_mask(values, mask)
+        if mask is not None and projected_keys is None:
+            values = masks.hide_padding(values, mask)
+        keys = self.project_keys(values) if projected_keys is None else projected_keys
         if mask is not None:
             mask = ops.cast(mask, "bool")[:, None]  # (B, 1, S)
         weights = masked_softmax(self._scores(steps, keys), mask)  # (B, T, S)

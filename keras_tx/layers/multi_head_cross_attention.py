@@ -85,12 +85,14 @@ class MultiHeadCrossAttention(MultiHeadAttention):
         return_attention_scores: bool = False,
         training: bool | None = None,
     ):
+        context_mask = resolve_mask(context, context_mask)
+        if context_mask is not None:
+            context = masks.hide_padding(context, context_mask)
         query = self._split_heads(self.query_dense(x), self.num_heads)  # (B, N, T, H)
         key_value = self._split_heads(self.key_value_dense(context), 2 * self._key_value_heads)
         key = key_value[:, : self._key_value_heads]  # (B, K, S, H)
         value = key_value[:, self._key_value_heads :]
 
-        context_mask = resolve_mask(context, context_mask)
         mask = masks.combine(
             None if context_mask is None else masks.padding_mask(context_mask),
             None if attention_mask is None else masks.full_mask(attention_mask),

@@ -113,6 +113,10 @@ class MultiHeadSelfAttention(MultiHeadAttention):
     ):
         if cache is not None:
             self._check_cached_call(cache_index, padding_mask, segment_ids)
+        else:  # a cache holds what was masked when it was written, or is overwritten
+            padding_mask = resolve_mask(x, padding_mask)
+        if padding_mask is not None:
+            x = masks.hide_padding(x, padding_mask)
         index = ops.arange(ops.shape(x)[1], dtype="int32")  # place of each query, (T,) or (B, T)
         if cache is not None:
             index = ops.cast(cache_index, "int32")[:, None] + index[None, :]
@@ -131,7 +135,7 @@ class MultiHeadSelfAttention(MultiHeadAttention):
             key = cache_ops.write(cache[0], key, cache_index)
             value = cache_ops.write(cache[1], value, cache_index)
 
-        mask = self._mask(x, index, key, padding_mask, attention_mask, segment_ids, cache)
+        mask = self._mask(index, key, padding_mask, attention_mask, segment_ids)
         output, weights = self._attend(
             query, ops.cast(key, query.dtype), ops.cast(value, query.dtype), mask, training
         )
@@ -153,15 +157,13 @@ class MultiHeadSelfAttention(MultiHeadAttention):
                 "see: use `attention_mask` (batch, queries, cached keys)."
             )
 
-    def _mask(self, x, index, key, padding_mask, attention_mask, segment_ids, cache):
+    def _mask(self, index, key, padding_mask, attention_mask, segment_ids):
         key_index = ops.arange(ops.shape(key)[2], dtype="int32")
         mask = masks.positional_mask(index, key_index, self.causal, self.window)
-        if cache is None:  # a cache holds what was masked when it was written, or is overwritten
-            padding_mask = resolve_mask(x, padding_mask)
-            if padding_mask is not None:
-                mask = masks.combine(mask, masks.padding_mask(padding_mask))
-            if segment_ids is not None:
-                mask = masks.combine(mask, masks.segment_mask(segment_ids, segment_ids))
+        if padding_mask is not None:
+            mask = masks.combine(mask, masks.padding_mask(padding_mask))
+        if segment_ids is not None:
+            mask = masks.combine(mask, masks.segment_mask(segment_ids, segment_ids))
         if attention_mask is not None:
             mask = masks.combine(mask, masks.full_mask(attention_mask))
         return mask

@@ -34,6 +34,12 @@ def padding_mask(key_padding_mask):
     return ops.cast(key_padding_mask, "bool")[:, None, None, :]
 
 
+def hide_padding(x, real):
+    """x (B, S, D) with zeros where the mask (B, S) is False: weights of 0 do not hide a NaN."""
+    _check_rank("A padding mask", real, "(batch, length)", 2)
+    return ops.where(ops.cast(real, "bool")[..., None], x, ops.zeros_like(x))
+
+
 def segment_mask(query_segments, key_segments):
     """(B, T) and (B, S) segment numbers -> (B, 1, T, S), True within one segment."""
     for segments in (query_segments, key_segments):

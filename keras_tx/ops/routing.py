@@ -77,6 +77,8 @@ def balance_loss(probabilities, experts, mask=None):
     num_experts, top_k = probabilities.shape[-1], experts.shape[-1]
     chosen = ops.sum(ops.one_hot(experts, num_experts, dtype="float32"), axis=1) / top_k  # (M, E)
     weights = ops.ones_like(probabilities[:, 0]) if mask is None else ops.cast(mask, "float32")
+    if mask is not None:  # a weight of 0 does not hide a NaN
+        probabilities = ops.where(weights[:, None] > 0, probabilities, 0.0)
     total = ops.sum(weights)
     total = ops.where(total > 0, total, 1.0)
     share = ops.sum(chosen * weights[:, None], axis=0) / total
