@@ -55,7 +55,7 @@ class TextGeneration:
         rows, is_text, is_single = self._read_prompts(prompts)
         if stop is not None and rows and not is_text:
             raise ValueError("`stop` is text: it needs prompts that are text, not ids")
-        stops = [stop] if isinstance(stop, str) else list(stop or [])
+        stops = _read_stops(stop)
         results = self._generate_rows(rows, strategy, max_new_tokens) if rows else {}
         if not rows:
             results = {"token_ids": [], "lengths": np.zeros(0, "int32"), "scores": np.zeros(0)}
@@ -210,6 +210,16 @@ def _kind(prompt):
     if isinstance(prompt, (int, np.integer)) and not isinstance(prompt, bool):
         return "id"
     return "row" if isinstance(prompt, (list, tuple, np.ndarray)) else type(prompt).__name__
+
+
+def _read_stops(stop):
+    """A list of texts from one, several or None."""
+    stops = [] if stop is None else [stop] if isinstance(stop, str) else stop
+    if not isinstance(stops, (list, tuple)) or not all(isinstance(s, str) and s for s in stops):
+        raise ValueError(
+            f"`stop` must be text or a list of texts, none of them empty. Received: {stop!r}"
+        )
+    return stops
 
 
 def _cut(text, stops):

@@ -123,6 +123,12 @@ def test_text_goes_in_and_comes_out(text_gpt):
     assert single["text"] == [new]
 
 
+@pytest.mark.parametrize("stop", ["", ["x", ""], 3, [3], [None]])
+def test_a_stop_that_is_no_text(text_gpt, stop):
+    with pytest.raises(ValueError, match="`stop` must be text or a list of texts, none of them em"):
+        text_gpt.generate("fox", stop=stop)
+
+
 def test_stop_cuts_the_text(text_gpt):
     text = text_gpt.generate("fox", max_new_tokens=20)
     assert len(text) > 5
