@@ -122,7 +122,7 @@ class Seq2Seq(TextGeneration, Model):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.remember(
+        self._remember(
             vocabulary_size=vocabulary_size,
             target_vocabulary_size=target_vocabulary_size,
             embedding_dim=embedding_dim,
@@ -337,6 +337,11 @@ class Seq2Seq(TextGeneration, Model):
         rows = {name: len(inputs[name]) for name in ("source_ids", "target_ids")}
         if len(set(rows.values())) > 1:
             raise ValueError(f"Sources and targets must be as many. Received: {rows}")
+        lengths = {name: inputs[name].shape[1] for name in rows}
+        if not all(lengths.values()):
+            raise ValueError(
+                f"Sources and targets must be at least one token long. Received: lengths {lengths}"
+            )
 
     def check_targets(self, inputs, targets):
         check_targets(targets, inputs["target_ids"].shape, self.target_vocabulary_size)

@@ -362,6 +362,9 @@ def test_wrong_inputs(models):
         model({**inputs, "target_ids": inputs["target_ids"] - 2})
     with pytest.raises(ValueError, match="must be as many"):
         model({**inputs, "target_ids": inputs["target_ids"][:1]})
+    for name in inputs:
+        with pytest.raises(ValueError, match=f"one token long. Received: .*'{name}': 0"):
+            model({**inputs, name: inputs[name][:, :0]})
     with pytest.raises(ValueError, match="which token stands before a target"):
         make(start_token_id=None).generate([[5]])
 
