@@ -22,6 +22,8 @@ def test_parameters_of_a_size(model_class, size, parameters):
 def test_changes_replace_and_complete_a_size():
     with keras.StatelessScope(initialize_variables=False):
         gpt = ktx.GPT.from_size("gpt_mini", vocabulary_size=13, num_layers=1)
-        assert (gpt.vocabulary_size, len(gpt.blocks), gpt.hidden_dim) == (13, 1, 256)
+        size = ktx.GPT.sizes["gpt_mini"]
+        assert (gpt.vocabulary_size, len(gpt.blocks)) == (13, 1)
+        assert gpt.hidden_dim == size["hidden_dim"] and size["num_layers"] != 1
         vit = ktx.ViT.from_size("vit_mini", num_classes=3, image_size=8, patch_size=4)
-        assert len(vit.blocks) == 6
+        assert len(vit.blocks) == ktx.ViT.sizes["vit_mini"]["num_layers"]
