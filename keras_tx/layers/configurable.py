@@ -32,10 +32,10 @@ class Configurable:
     """`get_config` and `from_config` for Keras layers and models, from `__init__`'s signature.
 
     Each constructor argument is stored as an attribute of its own name, or, where the attribute
-    holds something made from it, handed to `remember`.
+    holds something made from it, handed to `_remember`.
     """
 
-    def remember(self, **arguments):
+    def _remember(self, **arguments):
         """Keeps constructor arguments as given, out of Keras' tracking of attributes."""
         object.__setattr__(self, "_remembered", {**self._arguments_kept(), **arguments})
 
@@ -43,14 +43,14 @@ class Configurable:
         return self.__dict__.get("_remembered", {})
 
     @classmethod
-    def constructor_arguments(cls) -> list[str]:
+    def _constructor_arguments(cls) -> list[str]:
         parameters = inspect.signature(cls.__init__).parameters.values()
         return [p.name for p in parameters if p.name != "self" and p.kind != p.VAR_KEYWORD]
 
     def get_config(self):
         config = super().get_config()
         kept = self._arguments_kept()
-        for name in self.constructor_arguments():
+        for name in self._constructor_arguments():
             config[name] = _serialize(kept[name] if name in kept else getattr(self, name))
         return config
 

@@ -127,7 +127,7 @@ class TransformerBlock(Layer):
         self.dropout = dropout
         self.layer_norm_epsilon = layer_norm_epsilon
         self.use_bias = use_bias
-        self.remember(
+        self._remember(
             attention=attention,
             feed_forward=feed_forward,
             cross_attention=cross_attention,

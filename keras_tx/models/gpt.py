@@ -130,7 +130,7 @@ class GPT(CachedGeneration, Model):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.remember(
+        self._remember(
             vocabulary_size=vocabulary_size,
             num_heads=num_heads,
             position=position,

@@ -134,7 +134,7 @@ class ViT(Model):
                 f"{len(class_names)} names"
             )
         check_stack(num_layers, hidden_dim)
-        self.remember(
+        self._remember(
             num_heads=num_heads,
             block=block,
             activation=activation,

@@ -14,7 +14,7 @@ from tests.contract.running import call
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
 
-def constructor_arguments(cls):
+def _constructor_arguments(cls):
     """{name: default} of what the class itself takes, without Keras' own."""
     parameters = inspect.signature(cls.__init__).parameters.values()
     return {p.name: p.default for p in parameters if p.name != "self" and p.kind != p.VAR_KEYWORD}
@@ -33,9 +33,9 @@ def test_every_argument_has_a_case_where_it_is_not_the_default(cls):
     for case in CASES:
         if case.layer_class is cls:
             config = case.template.get_config()
-            defaults = constructor_arguments(cls)
+            defaults = _constructor_arguments(cls)
             seen |= {name for name, default in defaults.items() if config[name] != default}
-    assert seen == set(constructor_arguments(cls))
+    assert seen == set(_constructor_arguments(cls))
 
 
 @every_case
@@ -43,7 +43,7 @@ def test_config_is_the_constructor_and_gives_the_same_layer(case):
     layer = built(case)
     config = layer.get_config()
     base = set(keras.layers.Layer().get_config())
-    assert set(config) - base == set(constructor_arguments(case.layer_class)) - base
+    assert set(config) - base == set(_constructor_arguments(case.layer_class)) - base
     assert json.loads(json.dumps(config)) == config
 
     copy = case.layer_class.from_config(config)

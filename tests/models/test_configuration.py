@@ -99,7 +99,7 @@ def output(model):
 
 def test_the_configuration_is_the_constructors_arguments(model):
     config = model.get_config()
-    assert set(config) == {*model.constructor_arguments(), "name", "dtype", "trainable"}
+    assert set(config) == {*model._constructor_arguments(), "name", "dtype", "trainable"}
     json.dumps(config)  # a `.keras` file holds it as JSON
     assert type(model).from_config(config).get_config() == config
 
@@ -107,7 +107,7 @@ def test_the_configuration_is_the_constructors_arguments(model):
 @pytest.mark.parametrize("case", ["gpt", "vit"])
 def test_every_argument_is_tested_with_another_value_than_its_default(case):
     model_class, arguments = CASES[case]
-    assert set(arguments) == {*model_class.constructor_arguments(), "name", "dtype", "trainable"}
+    assert set(arguments) == {*model_class._constructor_arguments(), "name", "dtype", "trainable"}
     config = model_class(**arguments).get_config()
     for name, parameter in inspect.signature(model_class.__init__).parameters.items():
         if name in config and name != "block":
