@@ -39,14 +39,22 @@ def make_blocks(template, num_layers: int, hidden_dim: int, dtype) -> list:
             raise ValueError(
                 f"`block` must be a TransformerBlock or a list of them. Received: {layer!r}"
             )
+        if layer.cross_attention is not None:
+            raise ValueError(
+                f"A `block` with cross-attention needs a context, which this model has not: pass "
+                f"one without. Received: {layer.name} with {layer.cross_attention.name}"
+            )
     blocks = [clone(layer, f"block_{index}", dtype) for index, layer in enumerate(templates)]
     for block in blocks:
         block.build((None, None, hidden_dim))
     return blocks
 
 
-def make_output_norm(blocks: list, kind: str, epsilon: float, dtype, hidden_dim: int):
-    """What normalizes the last block's output; None where a post-norm block has done so."""
-    if blocks[-1].normalization_order == "post":
+def make_output_norm(blocks: list, dtype, hidden_dim: int):
+    """What normalizes the last block's output, of that block's kind; None if it has done so."""
+    last = blocks[-1]
+    if last.normalization_order == "post":
         return None
-    return make_normalization(kind, "output_norm", epsilon, dtype, hidden_dim)
+    return make_normalization(
+        last.normalization, "output_norm", last.layer_norm_epsilon, dtype, hidden_dim
+    )

@@ -43,7 +43,7 @@ class GPT(CachedGeneration, Model):
         num_heads: Query heads of a block. Default: hidden_dim / 64.
         intermediate_dim, num_key_value_heads, head_dim, window, gated, normalization,
             normalization_order, dropout, activation, layer_norm_epsilon, use_bias: As for
-            `TransformerBlock`; the last normalization takes its kind and epsilon from here too.
+            `TransformerBlock`; the last normalization is of the last block's kind.
         max_sequence_length: The most tokens of a sequence, prompt and continuation together.
         position: "learned", "sinusoidal", "rotary", a layer that is called as
             `position(x, positions=)` on the embedded tokens, or None for no positions, as for a
@@ -205,9 +205,7 @@ class GPT(CachedGeneration, Model):
                     f"The attention of a GPT's block must be causal. {layer.attention.name} has "
                     "causal=False: build it with causal=True"
                 )
-        self.output_norm = make_output_norm(
-            self.blocks, normalization, layer_norm_epsilon, self.dtype_policy, hidden_dim
-        )
+        self.output_norm = make_output_norm(self.blocks, self.dtype_policy, hidden_dim)
         self.finish()
 
     def _make_embeddings(self, position, initializer):

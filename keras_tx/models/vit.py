@@ -175,9 +175,7 @@ class ViT(Model):
                 kernel_initializer=kernel_initializer,
             )
         self.blocks = make_blocks(block, num_layers, hidden_dim, self.dtype_policy)
-        self.output_norm = make_output_norm(
-            self.blocks, normalization, layer_norm_epsilon, self.dtype_policy, hidden_dim
-        )
+        self.output_norm = make_output_norm(self.blocks, self.dtype_policy, hidden_dim)
         self.head = keras.layers.Dense(self.num_classes, name="head", dtype=self.dtype_policy)
         self.head.build((None, hidden_dim))
         self.finish()

@@ -32,6 +32,11 @@ CONSTRUCTION = [
     ("gpt", {"block": "wide"}, "must be a TransformerBlock or a list of them. Received: 'wide'"),
     ("gpt", {"block": layers.FeedForward()}, "must be a TransformerBlock or a list.*FeedForward"),
     ("gpt", {"block": layers.TransformerBlock(3, head_dim=4)}, "must be causal.*causal=True"),
+    (
+        "gpt",
+        {"block": layers.TransformerBlock(3, head_dim=4, causal=True, cross_attention=True)},
+        "needs a context, which this model has not.*cross_attention",
+    ),
     ("gpt", {"pad_token_id": 13}, "`pad_token_id` must be from 0 to 12.*Received: 13"),
     ("gpt", {"start_token_id": -1}, "`start_token_id` must be from 0 to 12.*Received: -1"),
     (
