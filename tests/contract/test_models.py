@@ -53,7 +53,7 @@ def same(symbolic, eager, sizes):
         assert spec.shape[-1] == array.shape[-1] or spec.shape[-1] is None and sizes
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @every_case
 def test_symbolic_shapes_and_dtypes_are_the_eager_ones(case, dtype):
     layer = case.make(name="subject", dtype=None if dtype == "float32" else f"mixed_{dtype}")

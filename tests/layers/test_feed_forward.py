@@ -44,7 +44,7 @@ def test_gated(activation):
     assert_close(call(layer, {"x": X}).astype("float64"), expected)
 
 
-@pytest.mark.parametrize("hidden_dim, plain, gated", [(12, 48, 32), (7, 28, 24), (96, 384, 256)])
+@pytest.mark.parametrize("hidden_dim, plain, gated", [(12, 48, 32), (7, 28, 24)])
 def test_default_widths(hidden_dim, plain, gated):
     for is_gated, width in ((False, plain), (True, gated)):
         layer = FeedForward(gated=is_gated)

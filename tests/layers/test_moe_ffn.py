@@ -195,10 +195,10 @@ def test_routes_in_float32_under_half_precision():
     reference, layer = make(), make(dtype="mixed_float16")
     layer.set_weights(reference.get_weights())
     assert layer.router.compute_dtype == "float32"
-    # Two experts whose logits differ by less than float16 can tell at this size.
+    # Two experts, now this one better and now that, by less than float16 can tell at this size.
     kernel = np.zeros((D, E), "float32")
-    kernel[0] = [10.0, 10.001, -10.0, -10.0]
-    x[..., 0] = 1.0
+    kernel[0], kernel[1] = [10, 10, -10, -10], [0.001, -0.001, 0, 0]
+    x[..., 0], x[..., 1] = 1.0, np.where(x[..., 1] > 0, 1.0, -1.0)
     for each in (reference, layer):
         each.top_k = 1
         each.router.kernel.assign(kernel)

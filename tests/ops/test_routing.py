@@ -5,13 +5,14 @@ from hypothesis import strategies as st
 from keras import ops
 
 from keras_tx.ops import routing
+from tests.contract.running import staged
 
 
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(
-    num_choices=st.sampled_from([1, 7, 8, 37]),
-    num_experts=st.sampled_from([1, 3, 7]),
-    size=st.sampled_from([1, 3, 8]),
+    num_choices=st.sampled_from([1, 37]),
+    num_experts=st.sampled_from([1, 7]),
+    size=st.sampled_from([3, 8]),
     crowd=st.booleans(),
     seed=st.integers(0, 99),
 )
@@ -22,7 +23,10 @@ def test_blocks_hold_each_choice_once_and_each_one_expert(
     experts = random.integers(0, 1 if crowd else num_experts, num_choices).astype("int32")
     row_of_choice, choice_of_row, expert_of_block = map(
         ops.convert_to_numpy,
-        routing.sort_into_blocks(ops.convert_to_tensor(experts), num_experts, size),
+        staged(
+            lambda experts: routing.sort_into_blocks(experts, num_experts, size),
+            ops.convert_to_tensor(experts),
+        ),
     )
     assert len(choice_of_row) == (num_choices // size + num_experts) * size
     assert len(expert_of_block) * size == len(choice_of_row)

@@ -1,0 +1,1 @@
+from tests.contract.conftest import quick_compilation  # noqa: F401
