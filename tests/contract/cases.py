@@ -42,8 +42,6 @@ class Case:
         shapes: {call argument: shape} of the floating inputs, the first one positional.
         masks: {explicit mask argument: the input it belongs to}.
         length_axes: {input: axis whose length may vary}.
-        passed_in: Attributes that are parts made by the user, so named and typed by them.
-        float32_parts: Attributes that compute in float32 whatever the policy.
         causal: Whether no output may depend on a later input.
         cached: Whether it takes a cache.
         equivariant: Whether permuting positions permutes the outputs.
@@ -56,8 +54,6 @@ class Case:
     shapes: dict
     masks: dict = dataclasses.field(default_factory=dict)
     length_axes: dict = dataclasses.field(default_factory=dict)
-    passed_in: tuple = ()
-    float32_parts: tuple = ()
     causal: bool = False
     cached: bool = False
     equivariant: bool = False
@@ -150,7 +146,6 @@ CASES = [
             **k,
         ),
         masks={"padding_mask": "x"},
-        float32_parts=("router",),
         causal=True,
         equivariant=True,
     ),
@@ -176,7 +171,6 @@ CASES = [
             **k,
         ),
         masks={"padding_mask": "x"},
-        passed_in=("position",),
         causal=True,
         cached=True,
         has_dropout=True,
@@ -245,7 +239,6 @@ CASES = [
         CROSS,
         masks={"padding_mask": "x", "context_mask": "context"},
         length_axes={"x": 1, "context": 1},
-        passed_in=("attention", "cross_attention", "feed_forward"),
         equivariant=True,
         tolerance=8.0,
     ),

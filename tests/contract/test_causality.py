@@ -72,6 +72,7 @@ def test_steps_with_a_cache_equal_the_whole_sequence(case):
 def test_the_cache_has_the_compute_dtype_and_loses_nothing_to_it(case, dtype):
     layer, x = half(case, dtype), case.inputs()["x"]
     cache = empty_cache(layer, len(x), T)
+    assert all(keras.backend.standardize_dtype(kept.dtype) == dtype for kept in cache)
     for place in range(T):
         output, cache = outputs(
             layer,

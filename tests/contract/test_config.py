@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import keras_tx
-from tests.contract.cases import CASES, built, copy_weights
+from tests.contract.cases import CASES, built, copy_weights, half
 from tests.contract.running import call
 
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -70,25 +70,21 @@ def test_building_is_calling(case):
     assert len(set(paths)) == len(paths)
 
 
+def check_parts(owner):
+    config = owner.get_config()
+    parts = {k: v for k, v in vars(owner).items() if isinstance(v, keras.layers.Layer)}
+    for name, part in parts.items():
+        if not isinstance(config.get(name), dict):  # else it is the user's: named and typed by them
+            assert part.name == name
+            policy = "float32" if name == "router" else owner.dtype_policy.name
+            assert part.dtype_policy.name == policy, name
+        if type(part).__module__.startswith("keras_tx."):
+            check_parts(part)
+
+
 @every_case
 def test_children_are_named_and_typed_by_their_owner(case):
-    layer = case.make(name="subject", dtype="mixed_bfloat16")
-    layer.build(**case.build_shapes())
-    for owner in (layer, *layer._flatten_layers(include_self=False)):
-        for name, child in vars(owner).items():
-            if not isinstance(child, keras.layers.Layer) or name in case.passed_in:
-                continue
-            if owner is not layer and not type(owner).__module__.startswith("keras_tx"):
-                continue
-            parent = getattr(layer, case.passed_in[0], None) if case.passed_in else None
-            if parent is not None and owner in [getattr(layer, p) for p in case.passed_in]:
-                assert child.name == name
-                continue
-            if name != "position":  # always made by the user
-                assert child.name == name
-            if name in case.float32_parts or name == "position":
-                continue
-            assert child.dtype_policy == layer.dtype_policy, f"{owner.name}.{name}"
+    check_parts(half(case, "bfloat16"))
 
 
 @every_case

@@ -6,7 +6,7 @@ import pytest
 from keras import ops
 
 from keras_tx.layers import MultiHeadCrossAttention, MultiHeadSelfAttention, RotaryEncoding
-from tests.contract.running import assert_close, call, tensors
+from tests.contract.running import assert_close, call, outputs, tensors
 
 B, T, S, D, C, N, H = 2, 5, 7, 11, 13, 3, 2
 
@@ -167,8 +167,11 @@ def test_a_float32_position_scheme_leaves_the_compute_dtype(dtype):
     layer = MultiHeadSelfAttention(
         N, H, causal=True, position=RotaryEncoding(dtype="float32"), dtype=dtype
     )
-    _, (key, value) = layer(
-        normal(B, T, D), cache=layer.empty_cache(B, T, D), cache_index=np.zeros(B, "int32")
+    _, (key, value) = outputs(
+        layer,
+        {"x": normal(B, T, D)},
+        cache=layer.empty_cache(B, T, D),
+        cache_index=ops.zeros((B,), "int32"),
     )
     for cached in (key, value):
         assert keras.backend.standardize_dtype(cached.dtype) == layer.compute_dtype

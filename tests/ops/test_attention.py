@@ -1,6 +1,8 @@
 """Masked attention against a dense float64 oracle, whatever masks are combined."""
 
+import keras
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import ops
@@ -96,3 +98,21 @@ def test_scale_is_the_callers():
     scores = 0.3 * query.astype("float64") @ key.astype("float64").swapaxes(-1, -2)
     expected = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
     np.testing.assert_allclose(got, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_weights_of_half_precision_are_computed_in_float32(dtype):
+    random = np.random.default_rng(0)
+    query, key, value = (ops.cast(x, dtype) for x in random.standard_normal((3, 1, 3, 5, 64)))
+    exact = (ops.convert_to_numpy(ops.cast(x, "float32")) for x in (query, key, value))
+    expected, expected_weights = oracle(*exact, lambda b, n, t, s: s <= t)
+    weights = attention_weights(
+        query, key, masks.positional_mask(ops.arange(5), ops.arange(5), True)
+    )
+    assert keras.backend.standardize_dtype(weights.dtype) == "float32"
+    np.testing.assert_allclose(ops.convert_to_numpy(weights), expected_weights, atol=1e-6)
+    output = weighted_values(weights, value)
+    assert keras.backend.standardize_dtype(output.dtype) == dtype
+    output = ops.convert_to_numpy(ops.cast(output, "float32"))
+    epsilon = {"bfloat16": 2**-8, "float16": 2**-11}[dtype]
+    np.testing.assert_allclose(output, expected, atol=2 * epsilon * np.abs(expected).max())
