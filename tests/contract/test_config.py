@@ -72,7 +72,9 @@ def test_building_is_calling(case):
 
 def check_parts(owner):
     config = owner.get_config()
-    parts = {k: v for k, v in vars(owner).items() if isinstance(v, keras.layers.Layer)}
+    attributes = {**vars(owner), **vars(owner).get("_modules", {})}  # where PyTorch puts them
+    parts = {k: v for k, v in attributes.items() if isinstance(v, keras.layers.Layer)}
+    assert len(parts) == len(owner._layers)
     for name, part in parts.items():
         if not isinstance(config.get(name), dict):  # else it is the user's: named and typed by them
             assert part.name == name
