@@ -88,20 +88,24 @@ def clone(layer, name: str, dtype=None):
         dtype: Dtype policy for the clone and its parts; None keeps the template's.
     """
     config = keras.saving.serialize_keras_object(layer)
-    if dtype is not None:
-        _set_dtype(config, keras.saving.serialize_keras_object(dtype))
-    config.pop("build_config", None)
+    _make_own(config, None if dtype is None else keras.saving.serialize_keras_object(dtype))
     config["config"]["name"] = name
     return keras.saving.deserialize_keras_object(config)
 
 
-def _set_dtype(config, dtype):
+def _make_own(config, dtype):
+    """Takes out what ties a configuration to its layer: being built, and being shared.
+
+    While a model is loaded, Keras marks what is serialized twice and hands out one object for it.
+    """
     if isinstance(config, dict):
+        config.pop("build_config", None)
+        config.pop("shared_object_id", None)
         for key, value in config.items():
-            if key == "dtype" and "name" in config:
+            if key == "dtype" and "name" in config and dtype is not None:
                 config[key] = dtype
             else:
-                _set_dtype(value, dtype)
+                _make_own(value, dtype)
     elif isinstance(config, list):
         for item in config:
-            _set_dtype(item, dtype)
+            _make_own(item, dtype)

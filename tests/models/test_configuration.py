@@ -122,6 +122,17 @@ def test_a_saved_model_gives_the_same_outputs(model, output, tmp_path):
     np.testing.assert_array_equal(tools.forward(loaded)(sample(model)), output)
 
 
+@pytest.mark.parametrize("block", [None, tools.moe_block()], ids=["numbers", "template"])
+def test_a_deep_model_loads_with_blocks_of_its_own(block, tmp_path):
+    # Keras shares what a configuration holds three times, while it loads.
+    model = ktx.GPT(**{**tools.GPT_SIZES, "num_layers": 5, "block": block})
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert len({id(block) for block in loaded.blocks}) == 5
+    for one, same in zip(model.get_weights(), loaded.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, same)
+
+
 def test_weights_load_before_any_call(model, tmp_path):
     model.save_weights(tmp_path / "model.weights.h5")
     other = type(model).from_config(model.get_config())
