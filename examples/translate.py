@@ -4,8 +4,8 @@
     python examples/translate.py --compare   and the same model with one context vector
 
 About 12 minutes of one CPU core a model. Expect (2,000 held-out verses) 8.6 BLEU and 29 chrF with
-attention, and about half the BLEU without: attention gains most where sources are long. Ctrl-C ends the
-training early and goes on with what was learnt.
+attention, and about half the BLEU without: attention gains most where sources are long. Ctrl-C
+ends the training early and goes on with what was learnt.
 """
 
 import argparse
