@@ -2,8 +2,7 @@
 
     python examples/classify_digits.py
 
-About 100 seconds of one CPU core. Expect about 98% of the 359 test images; the median of five
-seeds (--seed 0 to 4) is in benchmarks/README.md.
+About 75 seconds of one CPU core. Expect 97 to 98% of the 359 test images.
 """
 
 import argparse
