@@ -272,11 +272,6 @@ class GPT(CachedGeneration, Model):
             x = self.output_norm(x)
         return ops.cast(self.token_embedding(x, reverse=True), "float32")
 
-    def target_weights(self, inputs, targets):
-        if self.pad_token_id is None:
-            return super().target_weights(inputs, targets)
-        return ops.cast(real_tokens(targets, self.pad_token_id), "float32")
-
     def check_inputs(self, inputs):
         if not isinstance(inputs, dict):
             inputs = {"token_ids": inputs}

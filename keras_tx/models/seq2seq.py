@@ -325,11 +325,6 @@ class Seq2Seq(TextGeneration, Model):
     def output_tokenizer(self):
         return self.tokenizer if self.target_tokenizer is None else self.target_tokenizer
 
-    def target_weights(self, inputs, targets):
-        if self.pad_token_id is None:
-            return super().target_weights(inputs, targets)
-        return ops.cast(real_tokens(targets, self.pad_token_id), "float32")
-
     def check_inputs(self, inputs):
         _check_names(inputs)
         check_ids("source_ids", inputs["source_ids"], self.vocabulary_size)

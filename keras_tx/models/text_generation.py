@@ -6,6 +6,7 @@ from keras import ops
 from keras_tx import decoding, kernels
 from keras_tx.data import tokenizers
 from keras_tx.decoding.buckets import bucket
+from keras_tx.models.model import real_tokens
 
 
 class TextGeneration:
@@ -198,6 +199,11 @@ class TextGeneration:
             kept = ops.reshape(written, (*ops.shape(written), *[1] * (len(value.shape) - 2)))
             result[name] = ops.where(kept, value, ops.zeros_like(value))
         return result
+
+    def target_weights(self, inputs, targets):
+        if self.pad_token_id is None:
+            return super().target_weights(inputs, targets)
+        return ops.cast(real_tokens(targets, self.pad_token_id), "float32")
 
     def read_state(self, state):
         """Further results kept in the last state, each (B, max_new_tokens, ...)."""
