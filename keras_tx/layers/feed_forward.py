@@ -25,14 +25,15 @@ class FeedForward(Layer):
     """The position-wise feed-forward network of a transformer block.
 
     Plain: `W_2 f(W_1 x)`. Gated: `W_2 (f(W_g x) * W_1 x)`, with one fused product for W_g and W_1
-    (SwiGLU when f is SiLU, GeGLU when it is GELU).
+    (SwiGLU when f is SiLU, GeGLU when it is GELU, of which "gelu_tanh" is Gemma's).
 
     Args:
         intermediate_dim: Width F between the two products. Default: 4 D, or when gated 8/3 D
             rounded up to a multiple of 8.
         gated: Whether a gate multiplies the inner features.
         dropout: Fraction of the output dropped in training.
-        activation: f. Default: "gelu", or "silu" when gated.
+        activation: f, a function or its name: Keras' names, "gelu_tanh", "quick_gelu",
+            "squared_relu". Default: "gelu" (the exact one), or "silu" when gated.
         use_bias: Whether the products have a bias.
         kernel_initializer: Initializer of the products.
 

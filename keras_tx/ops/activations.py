@@ -1,14 +1,32 @@
 """Activations that Keras has no name for."""
 
 import keras
+from keras import ops
 
 
 @keras.saving.register_keras_serializable(package="keras_tx")
 def gelu_tanh(x):
     """GELU by its tanh approximation, as in GPT-2: Hendrycks and Gimpel 2016, section 2."""
-    return keras.ops.gelu(x, approximate=True)
+    return ops.gelu(x, approximate=True)
+
+
+@keras.saving.register_keras_serializable(package="keras_tx")
+def quick_gelu(x):
+    """GELU by a sigmoid, as in CLIP: Hendrycks and Gimpel 2016, section 2."""
+    return x * ops.sigmoid(1.702 * x)
+
+
+@keras.saving.register_keras_serializable(package="keras_tx")
+def squared_relu(x):
+    """`max(0, x)^2`: So et al. 2021, "Primer", section 4."""
+    return ops.square(ops.relu(x))
+
+
+NAMED = {function.__name__: function for function in (gelu_tanh, quick_gelu, squared_relu)}
 
 
 def get(activation):
-    """An activation function from itself, its name in Keras, or "gelu_tanh"."""
-    return gelu_tanh if activation == "gelu_tanh" else keras.activations.get(activation)
+    """An activation from itself, or its name here or in Keras, where "gelu" is the exact one."""
+    if isinstance(activation, str) and activation in NAMED:
+        return NAMED[activation]
+    return keras.activations.get(activation)

@@ -15,6 +15,8 @@ ACTIVATIONS = {
     "gelu_tanh": lambda x: x * 0.5 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
     "silu": lambda x: x / (1 + np.exp(-x)),
     "relu": lambda x: np.maximum(x, 0),
+    "quick_gelu": lambda x: x / (1 + np.exp(-1.702 * x)),
+    "squared_relu": lambda x: np.maximum(x, 0) ** 2,
 }
 
 
@@ -25,7 +27,7 @@ def exact(layer):
     return [w.astype("float64") for w in layer.get_weights()]
 
 
-@pytest.mark.parametrize("activation", [None, "gelu", "gelu_tanh", "silu", "relu"])
+@pytest.mark.parametrize("activation", [None, *ACTIVATIONS])
 def test_plain(activation):
     layer = FeedForward(11, activation=activation)
     inner_kernel, inner_bias, kernel, bias = exact(layer)
@@ -34,7 +36,7 @@ def test_plain(activation):
     assert_close(call(layer, {"x": X}).astype("float64"), expected)
 
 
-@pytest.mark.parametrize("activation", [None, "gelu"])
+@pytest.mark.parametrize("activation", [None, "gelu", "gelu_tanh"])
 def test_gated(activation):
     layer = FeedForward(11, activation=activation, gated=True, use_bias=False)
     inner, kernel = exact(layer)
@@ -50,6 +52,12 @@ def test_default_widths(hidden_dim, plain, gated):
         layer = FeedForward(gated=is_gated)
         layer.build((None, None, hidden_dim))
         assert layer.output_dense.kernel.shape == (width, hidden_dim)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_an_activation_is_saved_by_its_name(activation):
+    layer = FeedForward(11, activation=activation)
+    assert FeedForward.from_config(layer.get_config()).activation is layer.activation
 
 
 def test_any_rank_and_a_layer_as_activation():
