@@ -2,6 +2,7 @@
 
 import jax
 import keras
+from jax import lax
 
 
 def compiled(function, variables):
@@ -13,3 +14,40 @@ def compiled(function, variables):
             return function(*arguments)
 
     return lambda *arguments: stateless([v.value for v in variables], *arguments)
+
+
+def serial_loop(start, stop, body, carry):
+    """`carry = body(i, carry)` for i from start to stop - 1, one after the other."""
+    return lax.fori_loop(start, stop, body, carry)
+
+
+def put(x, index, row):
+    """`x` with `x[index] = row`, in place where the old `x` is not used again."""
+    return lax.dynamic_update_index_in_dim(x, row, index, 0)
+
+
+def with_gradient(forward, backward):
+    """A function whose gradient is written by hand.
+
+    Args:
+        forward: `forward(inputs, constants) -> output, residuals`, all but the output tuples.
+        backward: `backward(inputs, constants, output, residuals, upstream)` -> the gradients of
+            `inputs`.
+
+    Returns:
+        `function(inputs, constants)`; nothing is derived by `constants`.
+    """
+
+    @jax.custom_vjp
+    def function(inputs, constants):
+        return forward(inputs, constants)[0]
+
+    def keep(inputs, constants):
+        output, residuals = forward(inputs, constants)
+        return output, (inputs, constants, output, residuals)
+
+    def pull_back(kept, upstream):
+        return tuple(backward(*kept, upstream)), None
+
+    function.defvjp(keep, pull_back)
+    return function

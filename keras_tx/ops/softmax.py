@@ -1,0 +1,42 @@
+"""A softmax with places that take no part."""
+
+from keras import ops
+
+MASKED_SCORE = -1e30
+
+
+def masked_softmax(scores, mask=None, sinks=None):
+    """Softmax over the last axis in float32; masked places, and rows with no other, give 0.
+
+    Args:
+        scores: Floating tensor (..., S).
+        mask: Boolean, broadcastable to `scores`, True = take part.
+        sinks: Scores (..., 1) of one more place for each row, whose weight is not returned.
+
+    Returns:
+        float32 tensor (..., S). Without sinks its rows sum to 1, or to 0 where nothing takes part.
+    """
+    scores = at_least_float32(scores)
+    if mask is not None:
+        scores = ops.where(mask, scores, MASKED_SCORE)
+    if sinks is None:
+        weights = ops.softmax(scores, axis=-1)
+    else:
+        sinks = ops.cast(sinks, scores.dtype)
+        top = ops.maximum(ops.max(scores, axis=-1, keepdims=True), sinks)
+        top = ops.stop_gradient(top)
+        weights = ops.exp(scores - top)
+        weights = weights / (ops.sum(weights, axis=-1, keepdims=True) + ops.exp(sinks - top))
+    return weights if mask is None else ops.where(mask, weights, 0.0)
+
+
+def at_least_float32(x):
+    """float16 and bfloat16 become float32; float64 stays."""
+    return x if keras_dtype(x) == "float64" else ops.cast(x, "float32")
+
+
+def keras_dtype(x) -> str:
+    """The dtype as Keras names it, on every backend."""
+    from keras import backend
+
+    return backend.standardize_dtype(x.dtype)

@@ -1,0 +1,212 @@
+"""Attention cut into tiles of queries by keys: which need work, and what a mask is on one."""
+
+import dataclasses
+
+from keras import ops
+
+from keras_tx.ops.attention_mask import AttentionMask, conjunction, visible_places
+
+
+@dataclasses.dataclass(frozen=True)
+class Tiling:
+    """The sizes of a cut; numbers of tokens and tiles may be tensors.
+
+    Args:
+        num_queries, num_keys: T and S.
+        tile: Queries, and keys, of a tile.
+    """
+
+    num_queries: object
+    num_keys: object
+    tile: int
+
+    @property
+    def query_tiles(self):
+        return (self.num_queries + self.tile - 1) // self.tile
+
+    @property
+    def key_tiles(self):
+        return (self.num_keys + self.tile - 1) // self.tile
+
+    def cut_queries(self, x, groups: int):
+        """(B, N, T, H) -> (tiles, B * N / groups, groups * tile, H), zeros in the last tile.
+
+        `groups` neighbouring heads, which read one key head, are laid in one matrix.
+        """
+        x = _padded(x, 2, self.query_tiles * self.tile - self.num_queries)
+        shape = (-1, groups, self.query_tiles, self.tile, x.shape[-1])
+        x = ops.transpose(ops.reshape(x, shape), (2, 0, 1, 3, 4))
+        return ops.reshape(x, (self.query_tiles, -1, groups * self.tile, x.shape[-1]))
+
+    def join_queries(self, tiles, heads: int, groups: int):
+        """The reverse of `cut_queries`."""
+        dim = tiles.shape[-1]
+        shape = (self.query_tiles, -1, groups, self.tile, dim)
+        x = ops.transpose(ops.reshape(tiles, shape), (1, 2, 0, 3, 4))
+        x = ops.reshape(x, (-1, heads, self.query_tiles * self.tile, dim))
+        return x[:, :, : self.num_queries]
+
+    def cut_keys(self, x):
+        """(B, K, S, H) -> (tiles, B * K, tile, H), zeros in the last tile."""
+        x = _padded(x, 2, self.key_tiles * self.tile - self.num_keys)
+        x = ops.reshape(x, (-1, self.key_tiles, self.tile, x.shape[-1]))
+        return ops.transpose(x, (1, 0, 2, 3))
+
+    def join_keys(self, tiles, heads: int):
+        """The reverse of `cut_keys`."""
+        x = ops.transpose(tiles, (1, 0, 2, 3))
+        x = ops.reshape(x, (-1, heads, self.key_tiles * self.tile, x.shape[-1]))
+        return x[:, :, : self.num_keys]
+
+
+def _padded(x, axis, amount, value=0):
+    if isinstance(amount, int) and amount == 0:
+        return x
+    widths = [(0, 0)] * len(x.shape)
+    widths[axis] = (0, amount)
+    return ops.pad(x, widths, constant_values=value)
+
+
+def tile_of(x, index):
+    """x[index] for an index that may be a tensor."""
+    start = (index,) + (0,) * (len(x.shape) - 1)
+    return ops.slice(x, start, (1, *ops.shape(x)[1:]))[0]
+
+
+def classify(mask: AttentionMask, tiling: Tiling):
+    """Which tiles hold anything to see, and which nothing to hide.
+
+    Returns:
+        Two boolean (query tiles, key tiles): some of it is visible, in some row; all of it is, in
+        every row.
+    """
+    queries, keys = _place_bounds(mask, tiling)
+    (first_query, last_query), (first_key, last_key) = queries, keys
+    # The last tile of the keys may end with places that hold no key.
+    some, every = [last_key >= first_key], [ops.equal(last_key - first_key, tiling.tile - 1)]
+    if mask.window is not None:
+        near = ops.logical_and(
+            first_key - last_query < mask.window, first_query - last_key < mask.window
+        )
+        all_near = ops.logical_and(
+            last_key - first_query < mask.window, last_query - first_key < mask.window
+        )
+        if mask.num_global_tokens:
+            near = ops.logical_or(
+                near, ops.minimum(first_key, first_query) < mask.num_global_tokens
+            )
+            # every pair has a place among the first when all keys, or all queries, are there
+            all_near = ops.logical_or(
+                all_near, ops.minimum(last_key, last_query) < mask.num_global_tokens
+            )
+        some.append(near)
+        every.append(all_near)
+    if mask.causal:
+        some.append(first_key <= last_query)
+        every.append(last_key <= first_query)
+    if mask.padding is not None:
+        real = _tiles_of(mask.padding, tiling.key_tiles, tiling.tile, False)  # (B, tiles, tile)
+        some.append(ops.any(real, axis=(0, 2))[None, :])
+        every.append(ops.all(real, axis=(0, 2))[None, :])
+    if mask.query_segments is not None:
+        overlap, equal = _segments(mask, tiling)
+        some.append(overlap)
+        every.append(equal)
+    if mask.explicit is not None:
+        visible = _tiles_of(mask.explicit, tiling.key_tiles, tiling.tile, False, axis=3)
+        visible = _tiles_of(visible, tiling.query_tiles, tiling.tile, False, axis=2)
+        some.append(ops.any(visible, axis=(0, 1, 3, 5)))
+        # places past the last query are hidden too, but nobody reads them
+        every.append(ops.all(visible, axis=(0, 1, 3, 5)))
+    shape = (tiling.query_tiles, tiling.key_tiles)
+    some, every = (ops.broadcast_to(conjunction(parts), shape) for parts in (some, every))
+    return some, every
+
+
+def _place_bounds(mask, tiling):
+    """First and last place of each tile of queries (tiles, 1) and of keys (1, tiles)."""
+    first = ops.arange(tiling.query_tiles, dtype="int32")[:, None] * tiling.tile
+    last = ops.minimum(first + tiling.tile, tiling.num_queries) - 1
+    if mask.offset is None:
+        offset = tiling.num_keys - tiling.num_queries
+        first, last = first + offset, last + offset
+    else:
+        first, last = first + ops.min(mask.offset), last + ops.max(mask.offset)
+    first_key = ops.arange(tiling.key_tiles, dtype="int32")[None, :] * tiling.tile
+    last_key = ops.minimum(first_key + tiling.tile, tiling.num_keys) - 1
+    return (first, last), (first_key, last_key)
+
+
+def _tiles_of(x, tiles, tile, value, axis=1):
+    """x with an axis cut into (tiles, tile), filled up with `value`."""
+    shape = ops.shape(x)
+    x = _padded(x, axis, tiles * tile - shape[axis], value)
+    return ops.reshape(x, (*shape[:axis], tiles, tile, *shape[axis + 1 :]))
+
+
+def _segments(mask, tiling):
+    queries = _tiles_of(mask.query_segments, tiling.query_tiles, tiling.tile, -1)
+    keys = _tiles_of(mask.key_segments, tiling.key_tiles, tiling.tile, -1)
+    # Numbers that fill up the last tile are below all others: they only widen its range.
+    lows, highs = ([f(x, axis=2) for x in (queries, keys)] for f in (ops.min, ops.max))
+    low = [low[:, :, None] if n == 0 else low[:, None, :] for n, low in enumerate(lows)]
+    high = [high[:, :, None] if n == 0 else high[:, None, :] for n, high in enumerate(highs)]
+    overlap = ops.logical_and(low[0] <= high[1], low[1] <= high[0])
+    equal = ops.logical_and(ops.equal(low[0], high[1]), ops.equal(low[1], high[0]))
+    equal = ops.logical_and(equal, ops.equal(low[0], low[1]))
+    return ops.any(overlap, axis=0), ops.all(equal, axis=0)
+
+
+def work_list(tiles):
+    """For each row of a boolean (rows, columns): its True columns first, and how many they are."""
+    order = ops.argsort(ops.cast(ops.logical_not(tiles), "int32"), axis=1)
+    return ops.cast(order, "int32"), ops.sum(ops.cast(tiles, "int32"), axis=1)
+
+
+def tile_mask(mask: AttentionMask, tiling: Tiling, query_index, key_index):
+    """The mask on one tile, boolean (B or 1, 1 or N, query tile, key tile)."""
+    first_query, first_key = query_index * tiling.tile, key_index * tiling.tile
+    query = ops.arange(tiling.tile, dtype="int32") + first_query
+    key = ops.arange(tiling.tile, dtype="int32") + first_key
+    key_places = key[None, None, None, :]
+    parts = [key_places < tiling.num_keys]
+    if mask.is_positional:
+        if mask.offset is None:
+            query_places = query[None, :] + (tiling.num_keys - tiling.num_queries)
+        else:
+            query_places = query[None, :] + mask.offset[:, None]
+        parts.append(visible_places(mask, query_places[:, None, :, None], key_places))
+    if mask.padding is not None:
+        parts.append(_range(mask.padding, 1, first_key, tiling.tile)[:, None, None, :])
+    if mask.query_segments is not None:
+        queries = _range(mask.query_segments, 1, first_query, tiling.tile)
+        keys = _range(mask.key_segments, 1, first_key, tiling.tile)
+        parts.append(ops.equal(queries[:, None, :, None], keys[:, None, None, :]))
+    if mask.explicit is not None:
+        rows = _range(mask.explicit, 2, first_query, tiling.tile)
+        parts.append(_range(rows, 3, first_key, tiling.tile))
+    return conjunction(parts)
+
+
+def _range(x, axis, start, length):
+    """x[..., start : start + length, ...]; x must reach so far."""
+    shape = ops.shape(x)
+    starts, sizes = [0] * len(shape), list(shape)
+    starts[axis], sizes[axis] = start, length
+    return ops.slice(x, starts, sizes)
+
+
+def padded_to_tiles(mask: AttentionMask, tiling: Tiling) -> AttentionMask:
+    """The mask's tensors filled up to whole tiles, so that a tile can be cut out of them."""
+    more_queries = tiling.query_tiles * tiling.tile - tiling.num_queries
+    more_keys = tiling.key_tiles * tiling.tile - tiling.num_keys
+    changes = {}
+    if mask.padding is not None:
+        changes["padding"] = _padded(mask.padding, 1, more_keys, False)
+    if mask.query_segments is not None:
+        changes["query_segments"] = _padded(mask.query_segments, 1, more_queries, -1)
+        changes["key_segments"] = _padded(mask.key_segments, 1, more_keys, -1)
+    if mask.explicit is not None:
+        rows = _padded(mask.explicit, 2, more_queries, False)
+        changes["explicit"] = _padded(rows, 3, more_keys, False)
+    return dataclasses.replace(mask, **changes)
