@@ -28,8 +28,15 @@ def _deserialize(value):
     return value
 
 
+def misplaced(names, of: str, to: str) -> dict[str, str]:
+    """{name: advice} for arguments of something that is not made here: give them elsewhere."""
+    *others, last = [f"`{name}`" for name in names]
+    listed = f"{', '.join(others)} and {last} are" if others else f"{last} is"
+    return dict.fromkeys(names, f"{listed} for {of}: give {'them' if others else 'it'} to {to}.")
+
+
 class Configurable:
-    """`get_config` and `from_config` for Keras layers and models, from `__init__`'s signature.
+    """`get_config` and `from_config` for layers, models and what they take, from `__init__`.
 
     Each constructor argument is stored as an attribute of its own name, or, where the attribute
     holds something made from it, handed to `_remember`.
@@ -42,18 +49,46 @@ class Configurable:
     def _arguments_kept(self):
         return self.__dict__.get("_remembered", {})
 
+    def _argument(self, name: str):
+        """A constructor argument as it was given."""
+        kept = self._arguments_kept()
+        return kept[name] if name in kept else getattr(self, name)
+
     @classmethod
-    def _constructor_arguments(cls) -> list[str]:
+    def _constructor_arguments(cls) -> dict:
+        """{name: default}"""
         parameters = inspect.signature(cls.__init__).parameters.values()
-        return [p.name for p in parameters if p.name != "self" and p.kind != p.VAR_KEYWORD]
+        kept = [p for p in parameters if p.name != "self" and p.kind != p.VAR_KEYWORD]
+        return {p.name: p.default for p in kept}
+
+    @classmethod
+    def _without_effect(cls, arguments: dict) -> dict[str, str]:
+        """{name: what to do instead} of arguments that do nothing beside these others."""
+        return {}
+
+    def _refuse_without_effect(self):
+        """Raises ValueError for an argument that does nothing and is not the default."""
+        defaults = self._constructor_arguments()
+        arguments = {name: self._argument(name) for name in defaults}
+        idle = {
+            name: advice
+            for name, advice in self._without_effect(arguments).items()
+            if arguments[name] is not defaults[name] and arguments[name] != defaults[name]
+        }
+        if idle:
+            received = ", ".join(f"{name}={arguments[name]!r}" for name in idle)
+            advice = " ".join(dict.fromkeys(idle.values()))
+            raise ValueError(f"{advice} Received: {received}")
 
     def get_config(self):
-        config = super().get_config()
-        kept = self._arguments_kept()
+        config = getattr(super(), "get_config", dict)()  # of Keras, for layers and models
         for name in self._constructor_arguments():
-            config[name] = _serialize(kept[name] if name in kept else getattr(self, name))
+            config[name] = _serialize(self._argument(name))
         return config
 
     @classmethod
     def from_config(cls, config):
-        return cls(**{name: _deserialize(value) for name, value in config.items()})
+        arguments = {name: _deserialize(value) for name, value in config.items()}
+        for name in cls._without_effect(arguments):
+            arguments.pop(name, None)  # a file of a release that took it and did nothing
+        return cls(**arguments)

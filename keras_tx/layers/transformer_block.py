@@ -3,41 +3,54 @@ from collections.abc import Callable
 
 import keras
 
+from keras_tx.layers.configurable import misplaced
 from keras_tx.layers.feed_forward import FeedForward
 from keras_tx.layers.layer import Layer, build_part, known_features, resolve_mask
 from keras_tx.layers.multi_head_cross_attention import MultiHeadCrossAttention
 from keras_tx.layers.multi_head_self_attention import MultiHeadSelfAttention
-from keras_tx.layers.normalization import check_normalization, make_normalization
-
-ORDERS = ("pre", "post")
+from keras_tx.layers.residual import PARALLEL, Residual
 
 
 @keras.saving.register_keras_serializable(package="keras_tx")
-class TransformerBlock(Layer):
-    """Attention and feed-forward, each with a residual connection and a normalization.
+class TransformerBlock(Residual, Layer):
+    """Attention and feed-forward, each a branch with a normalization beside the identity.
 
-    Pre-norm: `x + f(norm(x))`. Post-norm: `norm(x + f(x))`. f is self-attention, then
-    cross-attention if there is one, then the feed-forward network. The parts are made from plain
-    numbers or passed in.
+    With f self-attention, then cross-attention if there is one, then the feed-forward network,
+    `normalization_order` is
+
+        "pre"                 x + f(norm(x))
+        "post"                norm(x + f(x))
+        "sandwich"            x + norm'(f(norm(x)))                       as Gemma 2
+        "parallel"            x + attention(norm(x)) + mlp(norm(x))       as GPT-J and PaLM
+        "parallel_two_norms"  x + attention(norm(x)) + mlp(norm'(x))      as GPT-NeoX
+
+    The parts are made from plain numbers or passed in.
 
     Args:
-        num_heads: Query heads of the attention, when it is not passed in.
-        intermediate_dim: Width of the feed-forward network, when it is not passed in. Default:
-            4 D, or when gated 8/3 D rounded up to a multiple of 8.
+        num_heads: Query heads of the attention made here.
+        intermediate_dim: Width of the feed-forward network made here. Default: 4 D, or when gated
+            8/3 D rounded up to a multiple of 8.
         attention: A self-attention layer, called as
             `attention(x, padding_mask=, attention_mask=, segment_ids=, positions=, ...)`.
         feed_forward: A layer called as `feed_forward(x)`, or with `padding_mask=` if it has it.
-        cross_attention: A `MultiHeadCrossAttention`, or True for one with `num_heads`.
+        cross_attention: A `MultiHeadCrossAttention`, or True for one with `num_heads`. Not in the
+            parallel forms.
         num_key_value_heads, head_dim, causal, window, position: Of the attention made here.
         gated: Of the feed-forward network made here.
-        normalization: "layer" or "rms".
-        normalization_order: "pre" or "post".
+        normalization: "layer", "rms", or a layer that is cloned for each place, such as
+            `keras.layers.LayerNormalization(center=False)` for one without bias.
+        normalization_order: One of the forms above.
+        layer_scale: If given, a learned vector (D,) that begins at this number multiplies what
+            each part adds.
         dropout: Fraction of each part's output dropped in training, and of the attention
             weights of attention made here.
+        stochastic_depth: Fraction of rows for which a part is left out in training; what is kept
+            grows by 1 / (1 - fraction).
         activation: Of the feed-forward network made here.
         layer_norm_epsilon: Added to the variance (or mean square) in the normalizations.
         use_bias: Whether the parts made here have biases.
-        kernel_initializer: Initializer of the parts made here. Default: each part's own.
+        kernel_initializer: Initializer of the parts made here. Default: LeCun normal, of variance
+            1 / fan-in, which does not depend on what a product is fused with.
 
     Call arguments:
         x: (B, T, D).
@@ -57,6 +70,8 @@ class TransformerBlock(Layer):
         ValueError: If the arguments do not say how to make a part, or say so for one that is
             passed in, or a context is missing or has no reader.
 
+    Precision: The normalizations are float32.
+
     Example:
         >>> import numpy as np
         >>> block = TransformerBlock(4, causal=True, normalization="rms", gated=True)
@@ -65,7 +80,10 @@ class TransformerBlock(Layer):
 
     Reference:
         Vaswani et al. 2017, section 3.1 (post-norm); Xiong et al. 2020, "On Layer Normalization
-        in the Transformer Architecture", Table 1 (pre-norm).
+        in the Transformer Architecture", Table 1 (pre-norm); Ding et al. 2021, "CogView", section
+        2.4 (sandwich); Chowdhery et al. 2022, "PaLM", section 2, and Black et al. 2022,
+        "GPT-NeoX-20B", section 2.1 (parallel); Touvron et al. 2021, "CaiT", Eq. 4 (layer scale);
+        Huang et al. 2016, "Deep Networks with Stochastic Depth", Eq. 2.
     """
 
     def __init__(
@@ -82,9 +100,11 @@ class TransformerBlock(Layer):
         window: int | None = None,
         position: keras.layers.Layer | None = None,
         gated: bool = False,
-        normalization: str = "layer",
+        normalization: str | keras.layers.Layer = "layer",
         normalization_order: str = "pre",
+        layer_scale: float | None = None,
         dropout: float = 0.0,
+        stochastic_depth: float = 0.0,
         activation: str | Callable | None = None,
         layer_norm_epsilon: float = 1e-5,
         use_bias: bool = True,
@@ -92,28 +112,18 @@ class TransformerBlock(Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        check_normalization(normalization)
-        if normalization_order not in ORDERS:
-            raise ValueError(
-                f"`normalization_order` must be one of {ORDERS}. Received: {normalization_order!r}"
-            )
+        self._check_branches(normalization, normalization_order, stochastic_depth, layer_scale)
         if num_heads is None and (attention is None or cross_attention is True):
             raise ValueError(
                 "Give `num_heads`, or pass every attention in. Received: num_heads=None, "
                 f"attention={attention}, cross_attention={cross_attention}"
             )
-        if attention is not None and (causal or window is not None or position is not None):
+        if cross_attention and normalization_order in PARALLEL:
             raise ValueError(
-                "`causal`, `window` and `position` are for attention made here: give them to the "
-                f"attention passed in. Received: causal={causal}, window={window}, "
-                f"position={position}, attention={attention}"
-            )
-        if feed_forward is not None and (gated or activation or intermediate_dim):
-            raise ValueError(
-                "`intermediate_dim`, `gated` and `activation` are for a feed-forward network made "
-                "here: give them to the one passed in. Received: "
-                f"intermediate_dim={intermediate_dim}, gated={gated}, activation={activation}, "
-                f"feed_forward={feed_forward}"
+                "The parallel forms have no place for cross-attention, which reads what "
+                'self-attention found: use normalization_order="pre", "post" or "sandwich". '
+                f"Received: normalization_order={normalization_order!r}, "
+                f"cross_attention={cross_attention}"
             )
         self.num_heads = num_heads
         self.intermediate_dim = intermediate_dim
@@ -122,9 +132,10 @@ class TransformerBlock(Layer):
         self.causal = causal
         self.window = window
         self.gated = gated
-        self.normalization = normalization
         self.normalization_order = normalization_order
+        self.layer_scale = layer_scale
         self.dropout = dropout
+        self.stochastic_depth = stochastic_depth
         self.layer_norm_epsilon = layer_norm_epsilon
         self.use_bias = use_bias
         self._remember(
@@ -132,12 +143,16 @@ class TransformerBlock(Layer):
             feed_forward=feed_forward,
             cross_attention=cross_attention,
             position=position,
+            normalization=normalization,
             activation=activation,
             kernel_initializer=kernel_initializer,
         )
-        shared = {"use_bias": use_bias, "dtype": self.dtype_policy}
-        if kernel_initializer is not None:
-            shared["kernel_initializer"] = kernel_initializer
+        self._refuse_without_effect()
+        shared = {
+            "use_bias": use_bias,
+            "kernel_initializer": kernel_initializer or "lecun_normal",
+            "dtype": self.dtype_policy,
+        }
         heads = {
             "head_dim": head_dim,
             "num_key_value_heads": num_key_value_heads,
@@ -154,7 +169,7 @@ class TransformerBlock(Layer):
         )
         if cross_attention is True:
             cross_attention = MultiHeadCrossAttention(num_heads, name="cross_attention", **heads)
-        self.cross_attention = cross_attention
+        self.cross_attention = cross_attention or None
         self.feed_forward = feed_forward or FeedForward(
             intermediate_dim, gated=gated, activation=activation, name="feed_forward", **shared
         )
@@ -162,24 +177,35 @@ class TransformerBlock(Layer):
             "padding_mask" in inspect.signature(self.feed_forward.call).parameters
         )
 
+    @classmethod
+    def _without_effect(cls, arguments):
+        has_attention = arguments.get("attention") is not None
+        has_feed_forward = arguments.get("feed_forward") is not None
+        found = {}
+        if has_attention:
+            names = ["causal", "window", "position"]
+            if arguments.get("cross_attention") is not True:
+                names += ["num_heads", "num_key_value_heads", "head_dim"]
+            found |= misplaced(names, "attention made here", "the attention passed in")
+        if has_feed_forward:
+            names = ("intermediate_dim", "gated", "activation")
+            found |= misplaced(names, "a feed-forward network made here", "the one passed in")
+        if has_attention and has_feed_forward and arguments.get("cross_attention") is not True:
+            names = ("use_bias", "kernel_initializer")
+            found |= misplaced(names, "parts made here", "the parts passed in")
+        if isinstance(arguments.get("normalization"), keras.layers.Layer):
+            names, of = ("layer_norm_epsilon",), "a normalization made here"
+            found |= misplaced(names, of, "the `normalization` passed in")
+        return found
+
     def build(self, x_shape, context_shape=None):
-        self.attention_norm = self._make_norm("attention_norm", x_shape)
         build_part(self.attention, x_shape)
         if self.cross_attention is not None:
-            self.cross_attention_norm = self._make_norm("cross_attention_norm", x_shape)
             build_part(self.cross_attention, x_shape, context_shape or x_shape)
-        self.feed_forward_norm = self._make_norm("feed_forward_norm", x_shape)
         build_part(self.feed_forward, x_shape)
-        self.residual_dropout = keras.layers.Dropout(
-            self.dropout, name="residual_dropout", dtype=self.dtype_policy
-        )
-
-    def _make_norm(self, name, x_shape):
-        return make_normalization(
-            self.normalization,
-            name,
-            self.layer_norm_epsilon,
-            self.dtype_policy,
+        parts = ("attention", "cross_attention", "feed_forward")
+        self._build_branches(
+            [part for part in parts if getattr(self, part) is not None],
             known_features("x", x_shape),
         )
 
@@ -231,16 +257,12 @@ class TransformerBlock(Layer):
             masked = {"padding_mask": padding_mask} if self._feed_forward_is_masked else {}
             return self.feed_forward(y, **masked)
 
-        x = self._residual(x, attend, self.attention_norm, training)
+        parts = {"attention": attend}
         if self.cross_attention is not None:
-            x = self._residual(x, attend_context, self.cross_attention_norm, training)
-        x = self._residual(x, feed_forward, self.feed_forward_norm, training)
+            parts["cross_attention"] = attend_context
+        parts["feed_forward"] = feed_forward
+        x = self._add_branches(x, parts, training)
         return (x, *extras) if extras else x
-
-    def _residual(self, x, function, norm, training):
-        if self.normalization_order == "pre":
-            return x + self.residual_dropout(function(norm(x)), training=training)
-        return norm(x + self.residual_dropout(function(x), training=training))
 
     def compute_output_shape(self, x_shape, context_shape=None):
         return tuple(x_shape)

@@ -229,6 +229,27 @@ CASES = [
         tolerance=8.0,
     ),
     Case(
+        "block_sandwich_cross",
+        lambda **k: TransformerBlock(
+            3,
+            F,
+            head_dim=5,
+            cross_attention=True,
+            normalization=keras.layers.LayerNormalization(epsilon=1e-3, center=False),
+            normalization_order="sandwich",
+            dropout=0.3,
+            stochastic_depth=0.2,
+            layer_scale=0.7,
+            **k,
+        ),
+        CROSS,
+        masks={"padding_mask": "x", "context_mask": "context"},
+        length_axes={"x": 1, "context": 1},
+        equivariant=True,
+        has_dropout=True,
+        tolerance=8.0,
+    ),
+    Case(
         "block_of_parts",
         lambda **k: TransformerBlock(
             attention=MultiHeadSelfAttention(3, 7, name="own"),

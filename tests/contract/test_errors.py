@@ -41,6 +41,22 @@ CONSTRUCTORS = [
     (lambda: BLOCK(2, normalization_order="mid"), "`normalization_order` must be one of.*'mid'"),
     (lambda: BLOCK(attention=SELF(2), causal=True), "give them to the attention passed in.*True"),
     (lambda: BLOCK(2, feed_forward=MOE(3), gated=True), "give them to the one passed in.*True"),
+    (lambda: BLOCK(2, attention=SELF(2)), "give them to the attention passed in.*: num_heads=2"),
+    (lambda: BLOCK(attention=SELF(2), head_dim=3), "to the attention passed in.*: head_dim=3"),
+    (
+        lambda: BLOCK(attention=SELF(2), feed_forward=MOE(3), use_bias=False),
+        "`use_bias` and `kernel_initializer` are for parts made here.*: use_bias=False",
+    ),
+    (
+        lambda: BLOCK(2, normalization=keras.layers.RMSNormalization(), layer_norm_epsilon=1e-3),
+        "give it to the `normalization` passed in.*: layer_norm_epsilon=0.001",
+    ),
+    (
+        lambda: BLOCK(2, cross_attention=True, normalization_order="parallel"),
+        'no place for cross-attention.*use normalization_order="pre", "post" or "sandwich"',
+    ),
+    (lambda: BLOCK(2, stochastic_depth=1.0), "`stochastic_depth` must be from 0 to below 1.*: 1.0"),
+    (lambda: BLOCK(2, layer_scale="small"), "`layer_scale` must be a number or None.*: 'small'"),
     (lambda: layers.PatchEmbedding(0, 5), "`patch_size` must be a positive.*patch_size=0"),
     (lambda: layers.PatchEmbedding((2, 3, 4), 5), r"or a pair.*patch_size=\(2, 3, 4\)"),
     (lambda: layers.PatchEmbedding(2, 0), "`hidden_dim` positive.*hidden_dim=0"),

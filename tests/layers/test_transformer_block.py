@@ -13,6 +13,7 @@ from keras_tx.layers import (
     TransformerBlock,
 )
 from keras_tx.layers.layer import clone
+from keras_tx.layers.normalization import make_normalization
 from tests.contract.running import assert_close, call, call_eagerly, outputs, tensors
 
 B, T, S, D, C = 2, 5, 7, 6, 13
@@ -22,27 +23,87 @@ MASK = np.arange(T)[None] < [[T], [3]]
 CONTEXT_MASK = np.arange(S)[None] < [[4], [S]]
 
 
-def normal(x, kind, epsilon=0.03):
-    if kind == "layer":
+FORMS = [
+    ("pre", "layer"),
+    ("pre", "rms"),
+    ("post", "no_bias"),
+    ("sandwich", "rms"),
+    ("parallel", "layer"),
+    ("parallel_two_norms", "rms"),
+]
+NORMALIZATIONS = {
+    "layer": "layer",
+    "rms": "rms",
+    "no_bias": keras.layers.LayerNormalization(epsilon=0.03, center=False, name="mine"),
+}
+
+
+def randomize(block, shape=X.shape, *others):
+    """Built, with weights among which no gain is 1 and no two are equal."""
+    block.build(shape, *others)
+    random = np.random.default_rng(5)
+    for weight in block.trainable_weights:
+        weight.assign(ops.convert_to_numpy(weight) + 0.3 * random.standard_normal(weight.shape))
+    return block
+
+
+def normal(x, layer, kind, epsilon=0.03):
+    """By a gain and a bias that may be missing, in float64."""
+    weights = [ops.convert_to_numpy(weight).astype("float64") for weight in layer.weights]
+    assert len(weights) == (2 if kind == "layer" else 1)
+    x = x.astype("float64")
+    if kind != "rms":
         x = x - x.mean(-1, keepdims=True)
-    return x / np.sqrt((x**2).mean(-1, keepdims=True) + epsilon)
+    y = x / np.sqrt((x**2).mean(-1, keepdims=True) + epsilon) * weights[0]
+    return y + weights[1] if kind == "layer" else y
 
 
-@pytest.mark.parametrize("normalization", ["layer", "rms"])
-@pytest.mark.parametrize("order", ["pre", "post"])
-def test_is_the_formula_of_its_parts(order, normalization):
+def formula(block, kind, parts, x=X):
+    """The block's formula over its own parts, {name: function}."""
+
+    def norm(name, x):
+        return normal(x, getattr(block, name), kind)
+
+    def branch(name, y):
+        y = parts[name](y.astype("float32")).astype("float64")
+        if block.normalization_order == "sandwich":
+            y = norm(f"{name}_output_norm", y)
+        if block.layer_scale is not None:
+            y = y * ops.convert_to_numpy(getattr(block, f"{name}_layer_scale"))
+        return y
+
+    match block.normalization_order:
+        case "parallel":
+            shared = norm("shared_norm", x)
+            return x + sum(branch(name, shared) for name in parts)
+        case "parallel_two_norms":
+            return x + sum(branch(name, norm(f"{name}_norm", x)) for name in parts)
+    for name in parts:
+        if block.normalization_order == "post":
+            x = norm(f"{name}_norm", x + branch(name, x))
+        else:
+            x = x + branch(name, norm(f"{name}_norm", x))
+    return x
+
+
+@pytest.mark.parametrize("order, kind", FORMS)
+def test_is_the_formula_of_its_parts(order, kind):
+    has_cross = not order.startswith("parallel")
+    normalization = NORMALIZATIONS[kind]
     block = TransformerBlock(
         3,
         11,
         head_dim=2,
-        cross_attention=True,
+        cross_attention=has_cross or None,
         normalization=normalization,
         normalization_order=order,
-        layer_norm_epsilon=0.03,
+        layer_scale=0.7 if kind == "rms" else None,
+        **({"layer_norm_epsilon": 0.03} if isinstance(normalization, str) else {}),
     )
-    block.build(X.shape, CONTEXT.shape)
+    randomize(block, X.shape, CONTEXT.shape)
     masks = tensors({"padding_mask": MASK, "context_mask": CONTEXT_MASK})
-    got = call(block, {"x": X, "context": CONTEXT}, **masks)
+    inputs = {"x": X, "context": CONTEXT} if has_cross else {"x": X}
+    got = call(block, inputs, **masks)
 
     def attend(y):
         return call(block.attention, {"x": y}, padding_mask=masks["padding_mask"])
@@ -54,13 +115,89 @@ def test_is_the_formula_of_its_parts(order, normalization):
             context_mask=masks["context_mask"],
         )
 
-    y = X
-    for part in (attend, attend_context, lambda y: call(block.feed_forward, {"x": y})):
-        if order == "pre":
-            y = y + part(normal(y, normalization).astype("float32"))
-        else:
-            y = normal(y + part(y), normalization).astype("float32")
-    assert_close(got, y)
+    parts = {"attention": attend}
+    if has_cross:
+        parts["cross_attention"] = attend_context
+    parts["feed_forward"] = lambda y: call(block.feed_forward, {"x": y})
+    assert_close(got.astype("float64"), formula(block, kind, parts))
+
+
+def test_a_normalization_passed_in_is_a_template():
+    template = NORMALIZATIONS["no_bias"]
+    block = TransformerBlock(3, 11, head_dim=2, normalization=template)
+    block.build(X.shape)
+    assert not template.built
+    assert block.attention_norm is not block.feed_forward_norm
+    assert block.attention_norm.name == "attention_norm"
+    copy = TransformerBlock.from_config(block.get_config())
+    copy.build(X.shape)
+    copy.set_weights(block.get_weights())
+    assert_close(call(copy, {"x": X}), call(block, {"x": X}), 0.0)
+
+
+class Owner(keras.layers.Layer):
+    """Calls a layer where Keras casts the weights that it reads."""
+
+    def __init__(self, part, **kwargs):
+        super().__init__(**kwargs)
+        self.part = part
+
+    def call(self, x):
+        return self.part(x)
+
+
+@pytest.mark.parametrize("dtype", ["mixed_float16", "mixed_bfloat16"])
+@pytest.mark.parametrize("kind", NORMALIZATIONS)
+def test_normalizes_in_float32(kind, dtype):
+    """Gains that half precision would round, and numbers whose squares float16 cannot hold."""
+    layer = make_normalization(NORMALIZATIONS[kind], "norm", 0.03, dtype, D)
+    gain = 1 + (2.0**-9 if dtype == "mixed_bfloat16" else 2.0**-12) * np.ones(D)
+    layer.set_weights([gain, *layer.get_weights()[1:]])
+    x = ops.cast(np.repeat(400 * X, 9, axis=0), layer.compute_dtype)
+    got = Owner(layer, dtype=dtype)(x)
+    assert keras.backend.standardize_dtype(got.dtype) == layer.compute_dtype
+    expected = normal(ops.convert_to_numpy(ops.cast(x, "float32")), layer, kind)
+    expected = ops.cast(expected.astype("float32"), layer.compute_dtype)  # rounded once
+    same = ops.convert_to_numpy(got == expected)
+    assert same.mean() > 0.99
+
+
+def test_layer_scale_begins_at_its_number():
+    block = TransformerBlock(3, 11, head_dim=2, layer_scale=0.0)
+    assert_close(call(block, {"x": X}), X, 0.0)
+    for name in ("attention", "feed_forward"):
+        scale = getattr(block, f"{name}_layer_scale")
+        assert scale.shape == (D,) and scale.path == f"{block.name}/{name}_layer_scale"
+
+
+def test_stochastic_depth_drops_whole_branches_of_a_row():
+    block = TransformerBlock(
+        3,
+        11,
+        head_dim=2,
+        stochastic_depth=0.4,
+        layer_norm_epsilon=0.03,
+        layer_scale=0.5,
+    )
+    randomize(block)
+    x = np.repeat(X[:1], 64, axis=0)
+    parts = {
+        "attention": lambda y: call(block.attention, {"x": y}),
+        "feed_forward": lambda y: call(block.feed_forward, {"x": y}),
+    }
+    exact = {(): X[:1]}
+    for kept in (("attention",), ("feed_forward",), ("attention", "feed_forward")):
+        grown = {name: lambda y, name=name: parts[name](y) / 0.6 for name in kept}
+        exact[kept] = formula(block, "layer", grown, X[:1])
+    got = call(block, {"x": x}, training=True)
+    counts = dict.fromkeys(exact, 0)
+    for row in got:
+        near = {kept: np.abs(row - value[0]).max() for kept, value in exact.items()}
+        best = min(near, key=near.get)
+        assert near[best] < 1e-4
+        counts[best] += 1
+    assert all(counts.values()) and counts[("attention", "feed_forward")] > counts[()]
+    assert_close(call(block, {"x": x})[:1], formula(block, "layer", parts, X[:1]).astype("float32"))
 
 
 def test_numbers_and_parts_make_the_same_block():
