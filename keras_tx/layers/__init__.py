@@ -14,13 +14,24 @@ from keras_tx.layers.multi_head_cross_attention import MultiHeadCrossAttention
 from keras_tx.layers.multi_head_self_attention import MultiHeadSelfAttention
 from keras_tx.layers.patch_embedding import PatchEmbedding
 from keras_tx.layers.rotary_encoding import RotaryEncoding
+from keras_tx.layers.rotary_scaling import (
+    DynamicScaling,
+    LinearScaling,
+    Llama3Scaling,
+    LongRopeScaling,
+    YarnScaling,
+)
 from keras_tx.layers.sinusoidal_encoding import SinusoidalEncoding
 from keras_tx.layers.transformer_block import TransformerBlock
 
 __all__ = [
     "BahdanauAttention",
+    "DynamicScaling",
     "FeedForward",
     "LearnedEncoding",
+    "LinearScaling",
+    "Llama3Scaling",
+    "LongRopeScaling",
     "LuongAttention",
     "MoEFFN",
     "MultiHeadCrossAttention",
@@ -29,4 +40,5 @@ __all__ = [
     "RotaryEncoding",
     "SinusoidalEncoding",
     "TransformerBlock",
+    "YarnScaling",
 ]

@@ -22,6 +22,7 @@ from keras_tx.layers.multi_head_cross_attention import MultiHeadCrossAttention
 from keras_tx.layers.multi_head_self_attention import MultiHeadSelfAttention
 from keras_tx.layers.patch_embedding import PatchEmbedding
 from keras_tx.layers.rotary_encoding import RotaryEncoding
+from keras_tx.layers.rotary_scaling import YarnScaling
 from keras_tx.layers.sinusoidal_encoding import SinusoidalEncoding
 from keras_tx.layers.transformer_block import TransformerBlock
 from tests.contract.running import share_compiled
@@ -128,7 +129,9 @@ CASES = [
     ),
     Case(
         "rotary",
-        lambda **k: RotaryEncoding(100.0, interleaved=True, **k),
+        lambda **k: RotaryEncoding(
+            100.0, scaling=YarnScaling(4.0, 16), rotary_dim=10, interleaved=True, **k
+        ),
         {"x": (B, 2, T, 14)},
         length_axes={"x": 2},
     ),

@@ -24,6 +24,16 @@ CONSTRUCTORS = [
         "`encoding_dim` must be positive. Received: 0",
     ),
     (lambda: layers.RotaryEncoding(0.0), "`max_wavelength` must be positive. Received: 0.0"),
+    (lambda: layers.RotaryEncoding(scaling="yarn"), "an object such as Linear.*Received: 'yarn'"),
+    (lambda: layers.RotaryEncoding(rotary_dim=5), "`rotary_dim` must be.*even.*Received: 5"),
+    (lambda: layers.LinearScaling(0.0), "`factor` must be a positive number. Received: 0.0"),
+    (lambda: layers.DynamicScaling(2.0, 0.5), "`original_length` must be an integer.*: 0.5"),
+    (lambda: layers.YarnScaling(2.0, 64, beta_fast=1, beta_slow=2), "below `beta_fast`.*slow=2"),
+    (
+        lambda: layers.Llama3Scaling(2.0, 64, low_frequency_factor=4.0),
+        "below `high_frequency_factor`.*low_frequency_factor=4.0",
+    ),
+    (lambda: layers.LongRopeScaling(2.0, 64, [1.0], [1.0, 2.0]), "equally many.*: 1 and 2"),
     (lambda: MOE(3, top_k=4), "`top_k` must be from 1 to `num_experts`.*top_k=4, num_experts=3"),
     (lambda: MOE(3, top_k=0), "`top_k` must be from 1 to `num_experts`.*top_k=0"),
     (lambda: MOE(3, intermediate_dim=-1), "`intermediate_dim` must be a positive.*Received: -1"),
@@ -76,7 +86,17 @@ def cache(layer):
 
 CALLS = [
     (lambda: layers.LearnedEncoding(3)(x(2, 5, 7)), "at most max_sequence_length=3.*length 5"),
-    (lambda: layers.RotaryEncoding()(x(2, 3, 5, 7)), "known and even. Received: .*7"),
+    (lambda: layers.RotaryEncoding()(x(2, 3, 5, 7)), "known and even.*Received: .*7"),
+    (
+        lambda: layers.RotaryEncoding(rotary_dim=8)(x(2, 3, 5, 6)),
+        "at most the head's features. Received: 8, and 6",
+    ),
+    (
+        lambda: layers.RotaryEncoding(scaling=layers.LongRopeScaling(2.0, 9, [1.0], [1.0]))(
+            x(2, 3, 5, 6)
+        ),
+        "must be 3 numbers.*the 6 features turned. Received: 1",
+    ),
     (lambda: SELF(3)(x(2, 5, 7)), "divisible by num_heads=3.*`head_dim`.*7"),
     (lambda: SELF(2)(x(5, 6)), r"`x` must be \(batch, length, features\).*\(5, 6\)"),
     (lambda: SELF(2)(x(2, 5, 6, 2)), r"`x` must be \(batch, length, features\).*6, 2\)"),

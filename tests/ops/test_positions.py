@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_tx.ops.rotary import rotary_angles, rotate
+from keras_tx.ops.rotary import rotary_angles, rotary_frequencies, rotate
 from keras_tx.ops.sinusoid import sinusoid, sinusoid_2d
 
 BASE = 100.0
@@ -55,7 +55,7 @@ def turned(x, positions, interleaved):
 def test_rotation(interleaved):
     x = np.random.default_rng(1).standard_normal((2, 3, 5, 14)).astype("float32")
     positions = np.array([0, 1, 2, 3, 11])
-    angles = rotary_angles(positions, 14, BASE)
+    angles = rotary_angles(positions, rotary_frequencies(14, BASE))
     got = ops.convert_to_numpy(rotate(ops.convert_to_tensor(x), angles, interleaved))
     np.testing.assert_allclose(got, turned(x, positions, interleaved), atol=1e-5)
 
@@ -63,11 +63,11 @@ def test_rotation(interleaved):
 @pytest.mark.parametrize("interleaved", [False, True], ids=["halves", "pairs"])
 def test_products_depend_on_the_distance_alone(interleaved):
     query, key = np.random.default_rng(2).standard_normal((2, 1, 14)).astype("float32")
-    products = []
+    frequencies, products = rotary_frequencies(14, BASE), []
     for start in (0, 23, 401):
         q, k = (
             ops.convert_to_numpy(
-                rotate(ops.convert_to_tensor(x), rotary_angles([place], 14, BASE), interleaved)
+                rotate(ops.convert_to_tensor(x), rotary_angles([place], frequencies), interleaved)
             )
             for x, place in ((query, start + 5), (key, start))
         )
@@ -77,7 +77,9 @@ def test_products_depend_on_the_distance_alone(interleaved):
 
 
 def test_angles_of_far_positions_are_those_of_float64():
-    angles = ops.convert_to_numpy(rotary_angles(np.array([131071]), 128, 5e5)).astype("float64")
+    angles = ops.convert_to_numpy(
+        rotary_angles(np.array([131071]), rotary_frequencies(128, 5e5))
+    ).astype("float64")
     exact = 131071 * 5e5 ** (-np.arange(0, 128, 2) / 128)
     # Two roundings to float32, of the frequency and of the product.
     np.testing.assert_allclose(angles[0], exact, rtol=1.3e-7)
@@ -89,7 +91,7 @@ def test_half_precision_rotates_in_float32(dtype):
     half = ops.cast(x, dtype)
     exact = ops.convert_to_numpy(ops.cast(half, "float32"))
     positions = np.array([511, 1000, 1001, 2003, 4001])
-    got = rotate(half, rotary_angles(positions, 14, BASE))
+    got = rotate(half, rotary_angles(positions, rotary_frequencies(14, BASE)))
     assert keras.backend.standardize_dtype(got.dtype) == dtype
     expected = turned(exact, positions, False)
     tolerance = {"bfloat16": 2**-8, "float16": 2**-10}[dtype] * np.abs(expected).max()
