@@ -5,6 +5,7 @@ H head_dim, D hidden_dim, F intermediate_dim, E experts, V vocabulary, P patches
 boolean, True = take part.
 """
 
+from keras_tx.layers.alibi_bias import AlibiBias
 from keras_tx.layers.bahdanau_attention import BahdanauAttention
 from keras_tx.layers.feed_forward import FeedForward
 from keras_tx.layers.learned_encoding import LearnedEncoding
@@ -13,6 +14,7 @@ from keras_tx.layers.moe_ffn import MoEFFN
 from keras_tx.layers.multi_head_cross_attention import MultiHeadCrossAttention
 from keras_tx.layers.multi_head_self_attention import MultiHeadSelfAttention
 from keras_tx.layers.patch_embedding import PatchEmbedding
+from keras_tx.layers.relative_position_bias import RelativePositionBias
 from keras_tx.layers.rotary_encoding import RotaryEncoding
 from keras_tx.layers.rotary_scaling import (
     DynamicScaling,
@@ -25,6 +27,7 @@ from keras_tx.layers.sinusoidal_encoding import SinusoidalEncoding
 from keras_tx.layers.transformer_block import TransformerBlock
 
 __all__ = [
+    "AlibiBias",
     "BahdanauAttention",
     "DynamicScaling",
     "FeedForward",
@@ -37,6 +40,7 @@ __all__ = [
     "MultiHeadCrossAttention",
     "MultiHeadSelfAttention",
     "PatchEmbedding",
+    "RelativePositionBias",
     "RotaryEncoding",
     "SinusoidalEncoding",
     "TransformerBlock",

@@ -34,6 +34,12 @@ CONSTRUCTORS = [
         "below `high_frequency_factor`.*low_frequency_factor=4.0",
     ),
     (lambda: layers.LongRopeScaling(2.0, 64, [1.0], [1.0, 2.0]), "equally many.*: 1 and 2"),
+    (lambda: layers.RelativePositionBias(7), "even integer, at least 4.*7, bidirectional=True"),
+    (
+        lambda: layers.RelativePositionBias(1, bidirectional=False),
+        "integer, at least 2. Received: 1, bidirectional=False",
+    ),
+    (lambda: layers.RelativePositionBias(8, 2), "`max_distance` must be.*above 2.*Received: 2"),
     (lambda: MOE(3, top_k=4), "`top_k` must be from 1 to `num_experts`.*top_k=4, num_experts=3"),
     (lambda: MOE(3, top_k=0), "`top_k` must be from 1 to `num_experts`.*top_k=0"),
     (lambda: MOE(3, intermediate_dim=-1), "`intermediate_dim` must be a positive.*Received: -1"),
@@ -96,6 +102,10 @@ CALLS = [
             x(2, 3, 5, 6)
         ),
         "must be 3 numbers.*the 6 features turned. Received: 1",
+    ),
+    (
+        lambda: layers.AlibiBias()(np.arange(5)),
+        r"built with the shape.*heads must be known. Received: \(5,\). Call",
     ),
     (lambda: SELF(3)(x(2, 5, 7)), "divisible by num_heads=3.*`head_dim`.*7"),
     (lambda: SELF(2)(x(5, 6)), r"`x` must be \(batch, length, features\).*\(5, 6\)"),
