@@ -28,8 +28,8 @@ class AlibiBias(PositionBias):
     Example:
         >>> bias = AlibiBias()
         >>> bias.build((None, 2, None, None))
-        >>> ops.convert_to_numpy(bias(np.array([0, 1, 3]))).tolist()
-        [[0.0, -0.0625, -0.1875], [0.0, -0.00390625, -0.01171875]]
+        >>> ops.convert_to_numpy(bias(np.array([1, 3]))).tolist()
+        [[-0.0625, -0.1875], [-0.00390625, -0.01171875]]
 
     Reference:
         Press et al. 2022, "Train Short, Test Long", section 3 and, for a number of heads that is
