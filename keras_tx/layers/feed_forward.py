@@ -35,7 +35,8 @@ class FeedForward(Layer):
         activation: f, a function or its name: Keras' names, "gelu_tanh", "quick_gelu",
             "squared_relu". Default: "gelu" (the exact one), or "silu" when gated.
         use_bias: Whether the products have a bias.
-        kernel_initializer: Initializer of the products.
+        kernel_initializer: Initializer of the products. The default does not depend on the width
+            of the fused product, so it equals that of separate ones.
 
     Call arguments:
         x: (..., D).
@@ -60,7 +61,7 @@ class FeedForward(Layer):
         dropout: float = 0.0,
         activation: str | Callable | None = None,
         use_bias: bool = True,
-        kernel_initializer: str | keras.initializers.Initializer = "glorot_uniform",
+        kernel_initializer: str | keras.initializers.Initializer = "lecun_normal",
         **kwargs,
     ):
         super().__init__(**kwargs)

@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from keras_tx.layers.feed_forward import check_intermediate_dim, default_intermediate_dim
-from keras_tx.layers.layer import Layer, known_features, resolve_mask
+from keras_tx.layers.layer import Layer, fresh, known_features, resolve_mask
 from keras_tx.ops import activations, routing
 
 
@@ -28,7 +28,7 @@ class MoEFFN(Layer):
             tokens. 0 adds none.
         activation: Inner activation. Default: "gelu", or "silu" when gated.
         use_bias: Whether the experts' products have a bias.
-        kernel_initializer: "glorot_uniform" or "glorot_normal", of each expert by itself.
+        kernel_initializer: Initializer of the router and of each expert's products by themselves.
 
     Call arguments:
         x: (B, T, D).
@@ -63,7 +63,7 @@ class MoEFFN(Layer):
         balance_loss_weight: float = 0.01,
         activation: str | Callable | None = None,
         use_bias: bool = False,
-        kernel_initializer: str = "glorot_uniform",
+        kernel_initializer: str | keras.initializers.Initializer = "lecun_normal",
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -73,15 +73,6 @@ class MoEFFN(Layer):
                 f"Received: top_k={top_k}, num_experts={num_experts}"
             )
         check_intermediate_dim(intermediate_dim)
-        initializers = {
-            "glorot_uniform": keras.initializers.GlorotUniform,
-            "glorot_normal": keras.initializers.GlorotNormal,
-        }
-        if kernel_initializer not in initializers:
-            raise ValueError(
-                f"`kernel_initializer` must be one of {sorted(initializers)}, so that each expert "
-                f"is scaled by itself. Received: {kernel_initializer!r}"
-            )
         self.num_experts = num_experts
         self.top_k = top_k
         self.intermediate_dim = intermediate_dim
@@ -89,14 +80,17 @@ class MoEFFN(Layer):
         self.balance_loss_weight = balance_loss_weight
         self.activation = activations.get(activation or ("silu" if gated else "gelu"))
         self.use_bias = use_bias
-        self.kernel_initializer = kernel_initializer
-        self._initializer_class = initializers[kernel_initializer]
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
 
     def build(self, x_shape):
         hidden_dim = known_features("x", x_shape)
         inner = self.intermediate_dim or default_intermediate_dim(hidden_dim, self.gated)
         self.router = keras.layers.Dense(
-            self.num_experts, use_bias=False, name="router", dtype="float32"
+            self.num_experts,
+            use_bias=False,
+            kernel_initializer=fresh(self.kernel_initializer),
+            name="router",
+            dtype="float32",
         )
         self.router.build((None, hidden_dim))
         wide = 2 * inner if self.gated else inner
@@ -106,7 +100,7 @@ class MoEFFN(Layer):
     def _bank(self, name, input_dim, output_dim):
         kernel = self.add_weight(
             shape=(self.num_experts, input_dim, output_dim),
-            initializer=self._initializer_class(input_axes=[1], output_axes=[2]),
+            initializer=self._initialize_experts,
             name=f"{name}_kernel",
         )
         bias = None
@@ -115,6 +109,17 @@ class MoEFFN(Layer):
                 shape=(self.num_experts, output_dim), initializer="zeros", name=f"{name}_bias"
             )
         return kernel, bias
+
+    def _initialize_experts(self, shape, dtype=None):
+        """Each expert as a Dense of its own: of its own fan, and with numbers of its own."""
+        config = self.kernel_initializer.get_config()
+        kernels = []
+        for expert in range(self.num_experts):
+            if isinstance(config.get("seed"), int):
+                config = {**config, "seed": config["seed"] + 1} if expert else config
+            initializer = type(self.kernel_initializer).from_config(config)
+            kernels.append(initializer(shape[1:], dtype=dtype))
+        return ops.stack(kernels)
 
     def call(self, x, padding_mask=None, training: bool | None = None):
         mask = resolve_mask(x, padding_mask)

@@ -8,13 +8,7 @@ from keras_tx.layers.layer import clone, fresh
 from keras_tx.layers.learned_encoding import LearnedEncoding
 from keras_tx.layers.rotary_encoding import RotaryEncoding
 from keras_tx.layers.sinusoidal_encoding import SinusoidalEncoding
-from keras_tx.layers.transformer_block import TransformerBlock
-from keras_tx.models.blocks import (
-    check_stack,
-    default_num_heads,
-    make_blocks,
-    make_output_norm,
-)
+from keras_tx.models.blocks import BlockStack, check_stack, scale_residual_outputs
 from keras_tx.models.cached_generation import CachedGeneration
 from keras_tx.models.model import (
     Model,
@@ -30,11 +24,11 @@ POSITIONS = ("auto", "learned", "sinusoidal", "rotary", None)
 
 
 @keras.saving.register_keras_serializable(package="keras_tx")
-class GPT(CachedGeneration, Model):
+class GPT(BlockStack, CachedGeneration, Model):
     """A decoder-only transformer: predicts each next token from those before it.
 
-    Token embedding, positions, `num_layers` causal blocks, a last normalization (pre-norm), and
-    logits by the transposed token embedding.
+    Token embedding, positions, `num_layers` causal blocks, a last normalization (unless
+    post-norm), and logits by the transposed token embedding.
 
     Args:
         vocabulary_size: Number of token ids V. Default: the tokenizer's.
@@ -52,8 +46,14 @@ class GPT(CachedGeneration, Model):
         block: An unbuilt `TransformerBlock` that is cloned for each layer, or a list of
             `num_layers` of them; it replaces the numbers of the block.
         tie_embeddings: Whether the logits use the token embedding, or a matrix of their own.
+        scale_embeddings: Whether token embeddings are multiplied by sqrt(D), as in Gemma.
+        embedding_normalization: Whether the embedded tokens are normalized, positions included,
+            as in Bloom; of the first block's kind.
+        logit_soft_cap: If given, logits are `cap tanh(logits / cap)`, as in Gemma 2.
         kernel_initializer: Initializer of the blocks' projections made from numbers.
         embeddings_initializer: Initializer of the embeddings.
+        depth_scaled_initialization: Whether the last projection of each part of a block begins
+            at 1 / sqrt(2 num_layers) of what its initializer gives, as in GPT-2.
         tokenizer: A keras-nlp tokenizer that is saved, and exported, with the model.
         pad_token_id: Padding in the inputs and targets. Default: the tokenizer's, or none.
         start_token_id: Stands for an empty prompt. Default: the tokenizer's start, or else its
@@ -114,15 +114,19 @@ class GPT(CachedGeneration, Model):
         block: keras.layers.Layer | list[keras.layers.Layer] | None = None,
         window: int | None = None,
         gated: bool = False,
-        normalization: str = "layer",
+        normalization: str | keras.layers.Layer = "layer",
         normalization_order: str = "pre",
         tie_embeddings: bool = True,
+        scale_embeddings: bool = False,
+        embedding_normalization: bool = False,
+        logit_soft_cap: float | None = None,
         dropout: float = 0.0,
         activation: str | Callable | None = None,
         layer_norm_epsilon: float = 1e-5,
         use_bias: bool = True,
         kernel_initializer: str | keras.initializers.Initializer = "lecun_normal",
         embeddings_initializer: str | keras.initializers.Initializer | None = None,
+        depth_scaled_initialization: bool = False,
         tokenizer: keras.layers.Layer | None = None,
         pad_token_id: int | None = None,
         start_token_id: int | None = None,
@@ -135,6 +139,7 @@ class GPT(CachedGeneration, Model):
             num_heads=num_heads,
             position=position,
             block=block,
+            normalization=normalization,
             activation=activation,
             kernel_initializer=kernel_initializer,
             embeddings_initializer=embeddings_initializer,
@@ -149,6 +154,10 @@ class GPT(CachedGeneration, Model):
             raise ValueError(
                 f"`max_sequence_length` must be a positive integer. Received: {max_sequence_length}"
             )
+        if logit_soft_cap is not None and not logit_soft_cap > 0:
+            raise ValueError(
+                f"`logit_soft_cap` must be positive or None. Received: {logit_soft_cap}"
+            )
         self.num_layers = num_layers
         self.hidden_dim = hidden_dim
         self.intermediate_dim = intermediate_dim
@@ -157,12 +166,15 @@ class GPT(CachedGeneration, Model):
         self.max_sequence_length = max_sequence_length
         self.window = window
         self.gated = gated
-        self.normalization = normalization
         self.normalization_order = normalization_order
         self.tie_embeddings = tie_embeddings
+        self.scale_embeddings = scale_embeddings
+        self.embedding_normalization = embedding_normalization
+        self.logit_soft_cap = logit_soft_cap
         self.dropout = dropout
         self.layer_norm_epsilon = layer_norm_epsilon
         self.use_bias = use_bias
+        self.depth_scaled_initialization = depth_scaled_initialization
         self.pad_token_id, start, self.end_token_id = special_token_ids(
             tokenizer,
             self.vocabulary_size,
@@ -179,33 +191,22 @@ class GPT(CachedGeneration, Model):
                 'position="rotary" is for blocks made from numbers. For a `block`, pass the '
                 "encoding to its attention: MultiHeadSelfAttention(..., position=RotaryEncoding())"
             )
-        if block is None:
-            block = TransformerBlock(
-                default_num_heads(num_heads, hidden_dim),
-                intermediate_dim,
-                num_key_value_heads=num_key_value_heads,
-                head_dim=head_dim,
-                causal=True,
-                window=window,
-                position=RotaryEncoding() if position == "rotary" else None,
-                gated=gated,
-                normalization=normalization,
-                normalization_order=normalization_order,
-                dropout=dropout,
-                activation=activation,
-                layer_norm_epsilon=layer_norm_epsilon,
-                use_bias=use_bias,
-                kernel_initializer=kernel_initializer,
-            )
+        self._refuse_without_effect()
         self._make_embeddings(position, embeddings_initializer)
-        self.blocks = make_blocks(block, num_layers, hidden_dim, self.dtype_policy)
+        self._make_blocks(
+            block, causal=True, position=RotaryEncoding() if position == "rotary" else None
+        )
         for layer in self.blocks:
             if not getattr(layer.attention, "causal", True):
                 raise ValueError(
                     f"The attention of a GPT's block must be causal. {layer.attention.name} has "
                     "causal=False: build it with causal=True"
                 )
-        self.output_norm = make_output_norm(self.blocks, self.dtype_policy, hidden_dim)
+        self.embedding_norm = None
+        if embedding_normalization:
+            self.embedding_norm = self._make_norm_of(self.blocks[0], "embedding_norm")
+        if depth_scaled_initialization:
+            scale_residual_outputs(self.blocks)
         self.finish()
 
     def _make_embeddings(self, position, initializer):
@@ -263,14 +264,21 @@ class GPT(CachedGeneration, Model):
 
     def _embed(self, token_ids, positions=None, training=False):
         x = self.token_embedding(token_ids)
+        if self.scale_embeddings:
+            x = ops.cast(ops.cast(x, "float32") * self.hidden_dim**0.5, x.dtype)
         if self.position_encoding is not None:
             x = self.position_encoding(x, positions=positions)
+        if self.embedding_norm is not None:
+            x = self.embedding_norm(x)
         return self.embedding_dropout(x, training=training)
 
     def _logits(self, x):
         if self.output_norm is not None:
             x = self.output_norm(x)
-        return ops.cast(self.token_embedding(x, reverse=True), "float32")
+        logits = ops.cast(self.token_embedding(x, reverse=True), "float32")
+        if self.logit_soft_cap is not None:
+            logits = self.logit_soft_cap * ops.tanh(logits / self.logit_soft_cap)
+        return logits
 
     def check_inputs(self, inputs):
         if not isinstance(inputs, dict):

@@ -31,13 +31,17 @@ class Model(Configurable, CrossEntropyTraining, keras.Model):
 
         Args:
             name: A key of `sizes`.
-            **changes: Constructor arguments that replace or complete those of the size.
+            **changes: Constructor arguments that replace or complete those of the size; a
+                `block` replaces the size's numbers of a block.
         """
         if name not in cls.sizes:
             raise ValueError(
                 f"{cls.__name__} has no size {name!r}. Known: {', '.join(sorted(cls.sizes))}"
             )
-        return cls(**{**cls.sizes[name], **changes})
+        arguments = {**cls.sizes[name], **changes}
+        for argument in set(cls._without_effect(arguments)) - set(changes):
+            arguments.pop(argument, None)
+        return cls(**arguments)
 
     def finish(self):
         """Marks the model as built; its trackers are made last."""

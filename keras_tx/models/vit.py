@@ -6,13 +6,7 @@ from keras import ops
 from keras_tx.layers.layer import fresh
 from keras_tx.layers.learned_encoding import LearnedEncoding
 from keras_tx.layers.patch_embedding import PatchEmbedding, patch_pair
-from keras_tx.layers.transformer_block import TransformerBlock
-from keras_tx.models.blocks import (
-    check_stack,
-    default_num_heads,
-    make_blocks,
-    make_output_norm,
-)
+from keras_tx.models.blocks import BlockStack, check_stack
 from keras_tx.models.model import Model, check_images, check_targets
 from keras_tx.ops.sinusoid import sinusoid_2d
 
@@ -21,7 +15,7 @@ POSITIONS = ("learned", "sinusoidal", None)
 
 
 @keras.saving.register_keras_serializable(package="keras_tx")
-class ViT(Model):
+class ViT(BlockStack, Model):
     """A vision transformer: classifies images cut into patches.
 
     Patches are projected, get a position, pass `num_layers` blocks and a normalization (pre-norm)
@@ -109,13 +103,13 @@ class ViT(Model):
         position: str | None = "learned",
         block: keras.layers.Layer | list[keras.layers.Layer] | None = None,
         gated: bool = False,
-        normalization: str = "layer",
+        normalization: str | keras.layers.Layer = "layer",
         normalization_order: str = "pre",
         dropout: float = 0.0,
         activation: str | Callable | None = None,
         layer_norm_epsilon: float = 1e-6,
         use_bias: bool = True,
-        kernel_initializer: str | keras.initializers.Initializer = "glorot_uniform",
+        kernel_initializer: str | keras.initializers.Initializer = "lecun_normal",
         class_names: list[str] | None = None,
         **kwargs,
     ):
@@ -137,6 +131,7 @@ class ViT(Model):
         self._remember(
             num_heads=num_heads,
             block=block,
+            normalization=normalization,
             activation=activation,
             kernel_initializer=kernel_initializer,
             class_names=class_names,
@@ -154,28 +149,14 @@ class ViT(Model):
         self.pooling = pooling
         self.position = position
         self.gated = gated
-        self.normalization = normalization
         self.normalization_order = normalization_order
         self.dropout = dropout
         self.layer_norm_epsilon = layer_norm_epsilon
         self.use_bias = use_bias
 
+        self._refuse_without_effect()
         self._make_embeddings()
-        if block is None:
-            block = TransformerBlock(
-                default_num_heads(num_heads, hidden_dim),
-                intermediate_dim,
-                gated=gated,
-                normalization=normalization,
-                normalization_order=normalization_order,
-                dropout=dropout,
-                activation=activation,
-                layer_norm_epsilon=layer_norm_epsilon,
-                use_bias=use_bias,
-                kernel_initializer=kernel_initializer,
-            )
-        self.blocks = make_blocks(block, num_layers, hidden_dim, self.dtype_policy)
-        self.output_norm = make_output_norm(self.blocks, self.dtype_policy, hidden_dim)
+        self._make_blocks(block)
         self.head = keras.layers.Dense(self.num_classes, name="head", dtype=self.dtype_policy)
         self.head.build((None, hidden_dim))
         self.finish()

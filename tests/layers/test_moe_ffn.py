@@ -117,15 +117,30 @@ def test_other_rows_and_their_number_change_nothing():
     assert_close(call(layer, {"x": x[:1]}), expected[:1])
 
 
-@pytest.mark.parametrize("kernel_initializer", ["glorot_uniform", "glorot_normal"])
-def test_each_expert_begins_at_the_scale_of_a_dense_layer(kernel_initializer):
-    layer = MoEFFN(E, 1, 97, kernel_initializer=kernel_initializer)
+INITIALIZERS = {
+    "glorot_uniform": np.sqrt(2 / (97 + 101)),
+    "lecun_normal": np.sqrt(1 / np.array([101, 97])),
+    "he_normal": np.sqrt(2 / np.array([101, 97])),
+    "seeded": 0.3,
+}
+
+
+@pytest.mark.parametrize("name", INITIALIZERS)
+def test_each_expert_begins_as_a_dense_layer_of_its_own(name):
+    seeded = keras.initializers.RandomNormal(stddev=0.3, seed=5)
+    layer = MoEFFN(E, 1, 97, kernel_initializer=seeded if name == "seeded" else name)
     layer.build((None, None, 101))
-    expected = np.sqrt(2 / (97 + 101))
-    for bank in (layer.inner_kernel, layer.output_kernel):
+    expected = np.broadcast_to(INITIALIZERS[name], 2)
+    for bank, deviation in zip((layer.inner_kernel, layer.output_kernel), expected, strict=True):
         bank = ops.convert_to_numpy(bank)
-        np.testing.assert_allclose(bank.std(axis=(1, 2)), expected, rtol=0.05)
-        assert np.abs(bank[0] - bank[1]).max() > expected  # no two begin alike
+        np.testing.assert_allclose(bank.std(axis=(1, 2)), deviation, rtol=0.05)
+        for one in range(E):
+            for other in range(one):  # no two begin alike
+                assert np.abs(bank[one] - bank[other]).max() > deviation
+    copy = MoEFFN.from_config(layer.get_config())
+    copy.build((None, None, 101))
+    same = np.array_equal(*map(ops.convert_to_numpy, (copy.inner_kernel, layer.inner_kernel)))
+    assert same == (name == "seeded")
 
 
 def balance(layer, x, mask=None):

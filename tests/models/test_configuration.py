@@ -32,11 +32,15 @@ GPT_ARGUMENTS = {
     "normalization": "rms",
     "normalization_order": "post",
     "tie_embeddings": False,
+    "scale_embeddings": True,
+    "embedding_normalization": True,
+    "logit_soft_cap": 5.0,
     "dropout": 0.1,
     "layer_norm_epsilon": 1e-3,
     "use_bias": False,
     "kernel_initializer": "he_normal",
     "embeddings_initializer": keras.initializers.RandomNormal(stddev=0.5),
+    "depth_scaled_initialization": True,
     "tokenizer": ktx.data.train_tokenizer([], kind="byte"),
     "pad_token_id": 291,
     "start_token_id": 292,
@@ -76,9 +80,9 @@ BLOCK = layers.TransformerBlock(2, 5, causal=True, position=layers.RotaryEncodin
 CASES = {
     "gpt": (ktx.GPT, GPT_ARGUMENTS),
     "vit": (ktx.ViT, VIT_ARGUMENTS),
-    "gpt_template": (ktx.GPT, {**tools.GPT_SIZES, "hidden_dim": 8, "block": BLOCK}),
-    "gpt_list": (ktx.GPT, {**tools.GPT_SIZES, **tools.GPT_VARIANTS["list"]()}),
-    "vit_template": (ktx.ViT, {**tools.VIT_SIZES, "block": layers.TransformerBlock(4, 5)}),
+    "gpt_template": (ktx.GPT, tools.gpt_arguments(hidden_dim=8, block=BLOCK)),
+    "gpt_list": (ktx.GPT, tools.gpt_arguments(**tools.GPT_VARIANTS["list"]())),
+    "vit_template": (ktx.ViT, tools.vit_arguments(block=layers.TransformerBlock(4, 5))),
 }
 
 
@@ -125,7 +129,7 @@ def test_a_saved_model_gives_the_same_outputs(model, output, tmp_path):
 @pytest.mark.parametrize("block", [None, tools.moe_block()], ids=["numbers", "template"])
 def test_a_deep_model_loads_with_blocks_of_its_own(block, tmp_path):
     # Keras shares what a configuration holds three times, while it loads.
-    model = ktx.GPT(**{**tools.GPT_SIZES, "num_layers": 5, "block": block})
+    model = ktx.GPT(**tools.gpt_arguments(num_layers=5, block=block))
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
     assert len({id(block) for block in loaded.blocks}) == 5
@@ -149,7 +153,7 @@ def test_a_new_model_has_a_summary():
 
 
 def test_the_template_is_never_built_and_its_clones_share_nothing():
-    gpt = ktx.GPT(**{**tools.GPT_SIZES, "hidden_dim": 8}, block=BLOCK)
+    gpt = ktx.GPT(**tools.gpt_arguments(hidden_dim=8, block=BLOCK))
     assert not BLOCK.built and not BLOCK.attention.built
     first, second = gpt.blocks
     assert not {id(w) for w in first.weights} & {id(w) for w in second.weights}

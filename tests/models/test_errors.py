@@ -1,5 +1,6 @@
 """Bad input is refused with what was expected, what was received and how to mend it (law 10)."""
 
+import keras
 import numpy as np
 import pytest
 from keras import ops
@@ -7,6 +8,15 @@ from keras import ops
 import keras_tx as ktx
 from keras_tx import layers
 from tests.models import tools
+
+NO_BIAS = keras.layers.LayerNormalization(center=False)
+
+
+def plain_mixer():
+    """A block whose feed-forward network has no projection of a known name."""
+    plain = keras.layers.Dense(10, name="plain")
+    return layers.TransformerBlock(3, head_dim=4, causal=True, feed_forward=plain)
+
 
 BYTE = ktx.data.train_tokenizer([], kind="byte")
 CONSTRUCTION = [
@@ -37,6 +47,18 @@ CONSTRUCTION = [
         {"block": layers.TransformerBlock(3, head_dim=4, causal=True, cross_attention=True)},
         "needs a context, which this model has not.*cross_attention",
     ),
+    (
+        "gpt",
+        {"block": tools.window_block(), "num_heads": 3, "use_bias": False},
+        "for blocks made from numbers: give them to the `block`.*: num_heads=3, use_bias=False",
+    ),
+    (
+        "gpt",
+        {"normalization": NO_BIAS, "layer_norm_epsilon": 1e-3},
+        "give it to the `normalization` passed in.*=0.001",
+    ),
+    ("gpt", {"logit_soft_cap": 0.0}, "`logit_soft_cap` must be positive or None.*: 0.0"),
+    ("gpt", {"block": plain_mixer(), "depth_scaled_initialization": True}, "plain, which has none"),
     ("gpt", {"pad_token_id": 13}, "`pad_token_id` must be from 0 to 12.*Received: 13"),
     ("gpt", {"start_token_id": -1}, "`start_token_id` must be from 0 to 12.*Received: -1"),
     (
@@ -53,15 +75,20 @@ CONSTRUCTION = [
     ("vit", {"position": "rotary"}, "`position` must be one of .*Received: 'rotary'"),
     ("vit", {"position": "sinusoidal", "hidden_dim": 6}, "divisible by 4. Received: 6"),
     ("vit", {"block": []}, "must have num_layers=2 of them. Received: 0"),
+    (
+        "vit",
+        {"block": layers.TransformerBlock(2), "activation": "relu"},
+        "give them to the `block`.*: activation='relu'",
+    ),
 ]
 
 
 @pytest.mark.parametrize("model, changes, message", CONSTRUCTION)
 def test_construction(model, changes, message):
     model_class = {"gpt": ktx.GPT, "vit": ktx.ViT}[model]
-    sizes = {"gpt": tools.GPT_SIZES, "vit": tools.VIT_SIZES}[model]
+    arguments = {"gpt": tools.gpt_arguments, "vit": tools.vit_arguments}[model](**changes)
     with pytest.raises(ValueError, match=message):
-        model_class(**{**sizes, **changes})
+        model_class(**arguments)
 
 
 @pytest.mark.parametrize("model_class", [ktx.GPT, ktx.ViT])

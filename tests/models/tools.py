@@ -49,7 +49,14 @@ def window_block(**changes):
 GPT_VARIANTS = {
     "learned": lambda: {},
     "sinusoidal": lambda: {"position": "sinusoidal", "tie_embeddings": False},
-    "none": lambda: {"position": None, "use_bias": False},
+    "none": lambda: {
+        "position": None,
+        "use_bias": False,
+        "normalization_order": "parallel",
+        "scale_embeddings": True,
+        "embedding_normalization": True,
+        "logit_soft_cap": 5.0,
+    },
     "rotary": lambda: {
         "position": "rotary",
         "num_heads": 4,
@@ -57,9 +64,10 @@ GPT_VARIANTS = {
         "window": 3,
         "gated": True,
         "normalization": "rms",
+        "normalization_order": "sandwich",
     },
     "post_norm": lambda: {"normalization_order": "post", "activation": "relu"},
-    "experts": lambda: {"block": moe_block(normalization="rms"), "normalization": "rms"},
+    "experts": lambda: {"block": moe_block(normalization="rms")},
     "list": lambda: {
         "block": [window_block(gated=True), moe_block(normalization_order="post")],
         "position": layers.SinusoidalEncoding(max_wavelength=100.0),
@@ -78,12 +86,28 @@ def randomize(model, seed=3, kernel_scale=0.5):
     return model
 
 
+def arguments(sizes, changes):
+    """The sizes with changes, of which a `block` replaces the block's own sizes."""
+    if changes.get("block") is not None:
+        of_block = ("num_heads", "intermediate_dim", "head_dim")
+        sizes = {name: size for name, size in sizes.items() if name not in of_block}
+    return {**sizes, **changes}
+
+
+def gpt_arguments(**changes):
+    return arguments(GPT_SIZES, changes)
+
+
+def vit_arguments(**changes):
+    return arguments(VIT_SIZES, changes)
+
+
 def make_gpt(variant="learned", **changes):
-    return randomize(ktx.GPT(**{**GPT_SIZES, **GPT_VARIANTS[variant](), **changes}))
+    return randomize(ktx.GPT(**gpt_arguments(**{**GPT_VARIANTS[variant](), **changes})))
 
 
 def make_vit(**changes):
-    return randomize(ktx.ViT(**{**VIT_SIZES, **changes}))
+    return randomize(ktx.ViT(**vit_arguments(**changes)))
 
 
 def tokens(*shape, low=0, seed=5):
