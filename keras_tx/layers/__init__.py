@@ -6,6 +6,7 @@ boolean, True = take part.
 """
 
 from keras_tx.layers.alibi_bias import AlibiBias
+from keras_tx.layers.axial_rotary_encoding import AxialRotaryEncoding
 from keras_tx.layers.bahdanau_attention import BahdanauAttention
 from keras_tx.layers.feed_forward import FeedForward
 from keras_tx.layers.learned_encoding import LearnedEncoding
@@ -28,6 +29,7 @@ from keras_tx.layers.transformer_block import TransformerBlock
 
 __all__ = [
     "AlibiBias",
+    "AxialRotaryEncoding",
     "BahdanauAttention",
     "DynamicScaling",
     "FeedForward",

@@ -2,6 +2,7 @@ import keras
 from keras import ops
 
 from keras_tx.layers.layer import Layer, fresh, known_features
+from keras_tx.layers.positions import check_positions
 
 
 @keras.saving.register_keras_serializable(package="keras_tx")
@@ -20,7 +21,7 @@ class LearnedEncoding(Layer):
         (B, T, D) in the compute dtype.
 
     Raises:
-        ValueError: If T is known and above `max_sequence_length`.
+        ValueError: If T, or a position, is known and beyond `max_sequence_length`.
 
     Example:
         >>> import numpy as np
@@ -54,14 +55,15 @@ class LearnedEncoding(Layer):
         )
 
     def call(self, x, positions=None):
-        length = x.shape[1]
-        known = isinstance(length, int)
-        if positions is None and known and length > self.max_sequence_length:
+        limit, length = self.max_sequence_length, x.shape[1]
+        if positions is not None:
+            check_positions(positions, limit, f"max_sequence_length={limit}")
+        elif isinstance(length, int) and length > limit:
             raise ValueError(
-                f"The sequence must be at most max_sequence_length={self.max_sequence_length} "
-                f"long. Received: length {length}. Shorten it, or build the layer with more."
+                f"The sequence must be at most max_sequence_length={limit} long. Received: length "
+                f"{length}. Shorten it, or build the layer with more."
             )
-        if positions is None:
+        else:
             positions = ops.arange(ops.shape(x)[1], dtype="int32")
         vectors = ops.take(self.embeddings, ops.cast(positions, "int32"), axis=0)
         return x + ops.cast(vectors, x.dtype)

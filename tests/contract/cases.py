@@ -13,6 +13,7 @@ from collections.abc import Callable
 import keras
 import numpy as np
 
+from keras_tx.layers.axial_rotary_encoding import AxialRotaryEncoding
 from keras_tx.layers.bahdanau_attention import BahdanauAttention
 from keras_tx.layers.feed_forward import FeedForward
 from keras_tx.layers.learned_encoding import LearnedEncoding
@@ -134,6 +135,13 @@ CASES = [
         ),
         {"x": (B, 2, T, 14)},
         length_axes={"x": 2},
+    ),
+    Case(
+        "axial_rotary",
+        lambda **k: AxialRotaryEncoding(
+            (3, 5), max_wavelength=10.0, num_prefix_tokens=2, interleaved=True, **k
+        ),
+        {"x": (B, 2, 17, 12)},
     ),
     sequence_case(
         "moe",

@@ -23,6 +23,12 @@ CONSTRUCTORS = [
         lambda: layers.SinusoidalEncoding("concat", encoding_dim=0),
         "`encoding_dim` must be positive. Received: 0",
     ),
+    (lambda: layers.AxialRotaryEncoding((3, 0)), r"`grid` must be a pair.*Received: \(3, 0\)"),
+    (lambda: layers.AxialRotaryEncoding((3, 5), 0.0), "`max_wavelength` must be positive.*: 0.0"),
+    (
+        lambda: layers.AxialRotaryEncoding((3, 5), num_prefix_tokens=-1),
+        "`num_prefix_tokens` must be an integer, at least 0. Received: -1",
+    ),
     (lambda: layers.RotaryEncoding(0.0), "`max_wavelength` must be positive. Received: 0.0"),
     (lambda: layers.RotaryEncoding(scaling="yarn"), "an object such as Linear.*Received: 'yarn'"),
     (lambda: layers.RotaryEncoding(rotary_dim=5), "`rotary_dim` must be.*even.*Received: 5"),
@@ -91,6 +97,26 @@ def cache(layer):
 
 CALLS = [
     (lambda: layers.LearnedEncoding(3)(x(2, 5, 7)), "at most max_sequence_length=3.*length 5"),
+    (
+        lambda: layers.LearnedEncoding(3)(x(2, 2, 7), positions=np.array([1, 3])),
+        r"`positions` must be from 0 to 2 \(max_sequence_length=3\). Received: from 1 to 3",
+    ),
+    (
+        lambda: layers.LearnedEncoding(3)(x(2, 2, 7), positions=keras.ops.array([-1, 1])),
+        "`positions` must be from 0 to 2.*from -1 to 1",
+    ),
+    (
+        lambda: layers.AxialRotaryEncoding((3, 5))(x(2, 3, 15, 6)),
+        "known and divisible by 4. Received: .*6",
+    ),
+    (
+        lambda: layers.AxialRotaryEncoding((3, 5))(x(2, 3, 14, 8)),
+        r"x must have 15 places \(grid=\(3, 5\), num_prefix_tokens=0\).*Received: 14",
+    ),
+    (
+        lambda: layers.AxialRotaryEncoding((3, 5))(x(1, 3, 2, 8), np.array([[3, 15]])),
+        "`positions` must be from 0 to 14.*from 3 to 15",
+    ),
     (lambda: layers.RotaryEncoding()(x(2, 3, 5, 7)), "known and even.*Received: .*7"),
     (
         lambda: layers.RotaryEncoding(rotary_dim=8)(x(2, 3, 5, 6)),

@@ -65,3 +65,28 @@ def test_the_sum_is_made_in_float32():
     np.testing.assert_array_equal(
         got, ops.convert_to_numpy(ops.cast(ops.cast(exact, "bfloat16"), "float32"))
     )
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() == "torch", reason="PyTorch has no values only in a trace of shapes"
+)
+def test_positions_without_values_yet_pass():
+    layer = LearnedEncoding(13)
+    layer.build((None, 5, 7))
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        run = tf.function(layer, jit_compile=True)
+    else:
+        import jax
+
+        run = jax.jit(layer)
+    x, positions = tensors({"x": X, "positions": POSITIONS}).values()
+    assert_close(ops.convert_to_numpy(run(x, positions)), ops.convert_to_numpy(layer(x, positions)))
+
+
+def test_positions_of_a_trace_of_shapes_pass():
+    layer = LearnedEncoding(13)
+    layer.build((None, 5, 7))
+    spec = keras.KerasTensor((2, 5, 7)), keras.KerasTensor((2, 5), "int32")
+    assert keras.Operation.compute_output_spec(layer, *spec).shape == (2, 5, 7)
