@@ -8,6 +8,7 @@ from keras_tx.layers.learned_encoding import LearnedEncoding
 from keras_tx.layers.patch_embedding import PatchEmbedding, patch_pair
 from keras_tx.models.blocks import BlockStack, check_stack
 from keras_tx.models.model import Model, check_images, check_targets
+from keras_tx.models.resized import resized
 from keras_tx.ops.sinusoid import sinusoid_2d
 
 POOLINGS = ("class_token", "mean")
@@ -223,6 +224,25 @@ class ViT(BlockStack, Model):
         if self.position_encoding is not None:
             x = self.position_encoding(x)
         return self.embedding_dropout(x, training=training)
+
+    def resized(
+        self,
+        image_size: int | tuple[int, int],
+        *,
+        interpolation: str = "bicubic",
+        antialias: bool = False,
+    ):
+        """A new model with these weights for images of another size, not compiled.
+
+        Learned positions are interpolated as PyTorch does it for published checkpoints, axial
+        rotary encodings turn by the new grid, and sinusoids are made anew.
+
+        Args:
+            image_size: Height and width of the images in pixels, an integer or a pair.
+            interpolation: "bicubic" or "bilinear".
+            antialias: Whether positions of a smaller grid average over all those that they cover.
+        """
+        return resized(self, image_size, interpolation, antialias)
 
     def check_inputs(self, inputs):
         check_images(inputs.shape, patch_pair(self.image_size), self.num_channels)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from keras import ops
 
+import keras_tx
 from keras_tx import layers
 from keras_tx.ops.rotary import rotary_frequencies
 from tests.contract.running import assert_close, call, tensors
@@ -241,6 +242,17 @@ def test_the_configuration_keeps_what_was_given():
     assert layers.YarnScaling(7.0, ORIGINAL).get_config()["attention_factor"] is None
     given = layers.LongRopeScaling(8.0, ORIGINAL, SHORT, LONG, attention_factor=0.9)
     assert given.get_config()["attention_factor"] == 0.9
+
+
+def test_a_saved_model_keeps_the_scaling(tmp_path):
+    position = layers.RotaryEncoding(BASE, scaling=TABLE["longrope"][0], name="position")
+    block = layers.TransformerBlock(2, head_dim=H, causal=True, position=position)
+    gpt = keras_tx.GPT(7, 2, 4, block=block, max_sequence_length=8)
+    gpt.save(tmp_path / "gpt.keras")
+    loaded = keras.models.load_model(tmp_path / "gpt.keras")
+    assert loaded.blocks[1].attention.position.scaling.long_factors == LONG
+    tokens = np.array([[1, 2, 3, 4, 5]])
+    assert_close(*(ops.convert_to_numpy(model(tokens)) for model in (loaded, gpt)))
 
 
 @pytest.mark.skipif(
