@@ -3,15 +3,43 @@
 import keras
 
 if keras.backend.backend() == "tensorflow":
-    from keras_tx.kernels.tensorflow import compiled, put, serial_loop, with_gradient
+    from keras_tx.kernels.tensorflow import (
+        HAS_FUSED_ATTENTION,
+        compiled,
+        fused_attention,
+        put,
+        serial_loop,
+        with_gradient,
+    )
 elif keras.backend.backend() == "jax":
-    from keras_tx.kernels.jax import compiled, put, serial_loop, with_gradient
+    from keras_tx.kernels.jax import (
+        HAS_FUSED_ATTENTION,
+        compiled,
+        fused_attention,
+        put,
+        serial_loop,
+        with_gradient,
+    )
 elif keras.backend.backend() == "torch":
-    from keras_tx.kernels.torch import compiled, put, serial_loop, with_gradient
+    from keras_tx.kernels.torch import (
+        HAS_FUSED_ATTENTION,
+        compiled,
+        fused_attention,
+        put,
+        serial_loop,
+        with_gradient,
+    )
 else:
     raise ValueError(
         "keras_tx runs on the tensorflow, jax and torch backends. "
         f"Received: KERAS_BACKEND={keras.backend.backend()}"
     )
 
-__all__ = ["compiled", "put", "serial_loop", "with_gradient"]
+__all__ = [
+    "HAS_FUSED_ATTENTION",
+    "compiled",
+    "fused_attention",
+    "put",
+    "serial_loop",
+    "with_gradient",
+]

@@ -51,3 +51,11 @@ def with_gradient(forward, backward):
 
     function.defvjp(keep, pull_back)
     return function
+
+
+HAS_FUSED_ATTENTION = False
+
+
+def fused_attention(query, key, value, *, scale, causal=False, mask=None, bias=None):
+    """There is none that runs wherever this backend does."""
+    raise NotImplementedError

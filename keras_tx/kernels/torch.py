@@ -58,3 +58,35 @@ def with_gradient(forward, backward):
             return (None, *gradients)
 
     return lambda inputs, constants: Function.apply(constants, *inputs)
+
+
+HAS_FUSED_ATTENTION = True
+
+
+def fused_attention(query, key, value, *, scale, causal=False, mask=None, bias=None):
+    """PyTorch's scaled dot-product attention; queries that see nothing give 0.
+
+    Args:
+        query: (B, N, T, H).
+        key, value: (B, K, S, H), K divides N.
+        scale: Factor of the products.
+        causal: Whether query i sees keys 0 to i only; needs T = S and no mask.
+        mask: Boolean, broadcastable to (B, N, T, S), True = take part.
+        bias: Added to the scores, (B or 1, N or 1, T, S).
+    """
+    alive = None
+    if bias is not None:
+        if mask is not None:  # a row of -inf alone would give NaN
+            alive = mask.any(-1, keepdim=True)
+            bias = torch.where(mask | ~alive, bias, -torch.inf)
+        mask = bias.to(query.dtype)
+    output = torch.nn.functional.scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        attn_mask=mask,
+        is_causal=causal,
+        scale=scale,
+        enable_gqa=query.shape[1] != key.shape[1],
+    )
+    return output if alive is None else torch.where(alive, output, 0.0)

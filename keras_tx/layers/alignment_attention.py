@@ -4,7 +4,7 @@ from keras import ops
 
 from keras_tx.layers.layer import Layer, resolve_mask
 from keras_tx.ops import masks
-from keras_tx.ops.attention import masked_softmax
+from keras_tx.ops.softmax import masked_softmax
 
 
 class AlignmentAttention(Layer):

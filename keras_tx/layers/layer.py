@@ -34,11 +34,11 @@ def known_features(name: str, shape) -> int:
     return shape[-1]
 
 
-def dense(owner, units: int, name: str, input_dim: int):
+def dense(owner, units: int, name: str, input_dim: int, use_bias: bool | None = None):
     """A built Dense with the owner's `use_bias`, `kernel_initializer` and dtype policy."""
     layer = keras.layers.Dense(
         units,
-        use_bias=owner.use_bias,
+        use_bias=owner.use_bias if use_bias is None else use_bias,
         kernel_initializer=fresh(owner.kernel_initializer),
         name=name,
         dtype=owner.dtype_policy,

@@ -3,6 +3,7 @@ import keras
 from keras_tx.layers.layer import dense, resolve_mask
 from keras_tx.layers.multi_head_attention import MultiHeadAttention
 from keras_tx.ops import masks
+from keras_tx.ops.attention_mask import AttentionMask
 
 
 @keras.saving.register_keras_serializable(package="keras_tx")
@@ -16,8 +17,17 @@ class MultiHeadCrossAttention(MultiHeadAttention):
         num_heads: Number of query heads N.
         head_dim: Features of a head H. Default: the last dimension D of `x` / N.
         num_key_value_heads: Number of key-value heads K, a divisor of N. Default: N.
+        query_key_norm: Whether queries and keys are RMS-normalized, head by head.
+        scale: Factor of the scores. Default: H ** -0.5.
+        soft_cap: If given, scores s become `soft_cap * tanh(s / soft_cap)`.
+        sinks: Whether each head has a learned score that takes part in the softmax without a value,
+            so that its weights may sum to less than 1.
+        implementation: "auto", or the path that computes attention, "dense" (all scores at once),
+            "tiled" (in memory that grows with T + S) or "fused" (the backend's own kernel).
         dropout: Fraction of attention weights dropped in training.
+        layer_norm_epsilon: Added to the mean square in the query-key norm.
         use_bias: Whether the projections have a bias.
+        use_output_bias: Whether the output projection has one. Default: as `use_bias`.
         kernel_initializer: Initializer of the projections.
 
     Call arguments:
@@ -55,15 +65,25 @@ class MultiHeadCrossAttention(MultiHeadAttention):
         head_dim: int | None = None,
         num_key_value_heads: int | None = None,
         *,
+        query_key_norm: bool = False,
+        scale: float | None = None,
+        soft_cap: float | None = None,
+        sinks: bool = False,
+        implementation: str = "auto",
         dropout: float = 0.0,
+        layer_norm_epsilon: float = 1e-6,
         use_bias: bool = True,
+        use_output_bias: bool | None = None,
         kernel_initializer: str | keras.initializers.Initializer = "lecun_uniform",
         **kwargs,
     ):
         super().__init__(**kwargs)
         self._store_heads(num_heads, head_dim, num_key_value_heads)
-        self.dropout = dropout
+        self._store_scoring(scale, soft_cap, sinks, dropout, implementation)
+        self.query_key_norm = query_key_norm
+        self.layer_norm_epsilon = layer_norm_epsilon
         self.use_bias = use_bias
+        self.use_output_bias = use_output_bias
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
 
     def build(self, x_shape, context_shape):
@@ -74,6 +94,7 @@ class MultiHeadCrossAttention(MultiHeadAttention):
         self.key_value_dense = dense(
             self, 2 * self._key_value_heads * head_dim, "key_value_dense", context_dim
         )
+        self._build_scores(head_dim)
         self._build_output(hidden_dim, head_dim)
 
     def call(
@@ -92,12 +113,15 @@ class MultiHeadCrossAttention(MultiHeadAttention):
         key_value = self._split_heads(self.key_value_dense(context), 2 * self._key_value_heads)
         key = key_value[:, : self._key_value_heads]  # (B, K, S, H)
         value = key_value[:, self._key_value_heads :]
+        query, key = self._normalized(query, key)
 
-        mask = masks.combine(
-            None if context_mask is None else masks.padding_mask(context_mask),
-            None if attention_mask is None else masks.full_mask(attention_mask),
+        mask = AttentionMask(
+            padding=None if context_mask is None else masks.padding(context_mask),
+            explicit=None if attention_mask is None else masks.explicit(attention_mask),
         )
-        output, weights = self._attend(query, key, value, mask, training)
+        output, weights = self._attend(
+            query, key, value, mask, self._scoring(training), return_attention_scores
+        )
         return (output, weights) if return_attention_scores else output
 
     def compute_output_shape(self, x_shape, context_shape=None):

@@ -3,8 +3,10 @@ from keras import ops
 
 from keras_tx.layers.layer import build_part, dense, resolve_mask
 from keras_tx.layers.multi_head_attention import MultiHeadAttention
+from keras_tx.layers.position_bias import PositionBias
 from keras_tx.ops import cache as cache_ops
 from keras_tx.ops import masks
+from keras_tx.ops.attention_mask import AttentionMask
 
 
 @keras.saving.register_keras_serializable(package="keras_tx")
@@ -22,10 +24,23 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         num_key_value_heads: Number of key-value heads K, a divisor of N. Default: N.
         causal: Whether a position sees only itself and what is before it.
         window: If given, a position sees only positions fewer than `window` away.
-        position: A layer called as `position(x, positions)` on queries and keys (B, N, T, H),
-            such as `RotaryEncoding`.
+        num_global_tokens: With a window, the first so many positions see, and are seen, beyond it.
+        position: A layer called as `position(x, positions, lengths)` on queries and keys
+            (B, N, T, H), such as `RotaryEncoding`; or a `PositionBias` of the distance of query and
+            key, such as `AlibiBias`, which is added to the scores.
+        query_key_norm: Whether queries and keys are RMS-normalized, head by head, before
+            `position`.
+        scale: Factor of the scores. Default: H ** -0.5.
+        soft_cap: If given, scores s become `soft_cap * tanh(s / soft_cap)`.
+        sinks: Whether each head has a learned score that takes part in the softmax without a value,
+            so that its weights may sum to less than 1.
+        implementation: "auto", or the path that computes attention, "dense" (all scores at once),
+            "tiled" (in memory that grows with T + S) or "fused" (the backend's own kernel); with
+            a cache it is automatic.
         dropout: Fraction of attention weights dropped in training.
+        layer_norm_epsilon: Added to the mean square in the query-key norm.
         use_bias: Whether the projections have a bias.
+        use_output_bias: Whether the output projection has one. Default: as `use_bias`.
         kernel_initializer: Initializer of the projections. The default does not depend on
             the width of the fused product, so it equals that of separate projections.
 
@@ -35,7 +50,9 @@ class MultiHeadSelfAttention(MultiHeadAttention):
             attached to `x`, if any.
         attention_mask: Boolean (B, T, S) or (B, N, T, S), True where a query may see a key.
         segment_ids: Integers (B, T); positions see only their own segment.
-        positions: Integers (T,) or (B, T) for `position`. Default: 0, 1, ...
+        positions: Integers (T,) or (B, T) for a `position` that is no bias. Default: 0, 1, ...
+        lengths: Integers (B,), the length that each row has or will have, for a `position` that
+            depends on it.
         cache: Pair of keys and values (B, K, S, H) of what came before; needs `causal=True`.
         cache_index: Integers (B,), the place of each row's first position in the cache.
         return_attention_scores: Whether to return the attention weights too.
@@ -71,9 +88,17 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         *,
         causal: bool = False,
         window: int | None = None,
+        num_global_tokens: int = 0,
         position: keras.layers.Layer | None = None,
+        query_key_norm: bool = False,
+        scale: float | None = None,
+        soft_cap: float | None = None,
+        sinks: bool = False,
+        implementation: str = "auto",
         dropout: float = 0.0,
+        layer_norm_epsilon: float = 1e-6,
         use_bias: bool = True,
+        use_output_bias: bool | None = None,
         kernel_initializer: str | keras.initializers.Initializer = "lecun_uniform",
         **kwargs,
     ):
@@ -81,11 +106,20 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         self._store_heads(num_heads, head_dim, num_key_value_heads)
         if window is not None and (not isinstance(window, int) or window < 1):
             raise ValueError(f"`window` must be a positive integer or None. Received: {window!r}")
+        if num_global_tokens and window is None:
+            raise ValueError(
+                "`num_global_tokens` are those that see beyond a `window`: give one. "
+                f"Received: num_global_tokens={num_global_tokens}, window=None"
+            )
+        self._store_scoring(scale, soft_cap, sinks, dropout, implementation)
         self.causal = causal
         self.window = window
+        self.num_global_tokens = num_global_tokens
         self.position = position
-        self.dropout = dropout
+        self.query_key_norm = query_key_norm
+        self.layer_norm_epsilon = layer_norm_epsilon
         self.use_bias = use_bias
+        self.use_output_bias = use_output_bias
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
 
     def build(self, x_shape):
@@ -95,8 +129,11 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         self.query_key_value_dense = dense(
             self, heads * head_dim, "query_key_value_dense", hidden_dim
         )
-        if self.position is not None:
+        if self._has_bias:
+            build_part(self.position, (None, self.num_heads, None, None))
+        elif self.position is not None:
             build_part(self.position, (None, self.num_heads, None, head_dim))
+        self._build_scores(head_dim)
         self._build_output(hidden_dim, head_dim)
 
     def call(
@@ -106,6 +143,7 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         attention_mask=None,
         segment_ids=None,
         positions=None,
+        lengths=None,
         cache=None,
         cache_index=None,
         return_attention_scores: bool = False,
@@ -117,27 +155,33 @@ class MultiHeadSelfAttention(MultiHeadAttention):
             padding_mask = resolve_mask(x, padding_mask)
         if padding_mask is not None:
             x = masks.hide_padding(x, padding_mask)
-        index = ops.arange(ops.shape(x)[1], dtype="int32")  # place of each query, (T,) or (B, T)
-        if cache is not None:
-            index = ops.cast(cache_index, "int32")[:, None] + index[None, :]
 
         projected = self._split_heads(
             self.query_key_value_dense(x), self.num_heads + 2 * self._key_value_heads
         )
         query = projected[:, : self.num_heads]  # (B, N, T, H)
         key, value = ops.split(projected[:, self.num_heads :], 2, axis=1)  # (B, K, T, H)
-        if self.position is not None:
-            positions = index if positions is None else positions
+        query, key = self._normalized(query, key)
+        if self.position is not None and not self._has_bias:
+            if positions is None:
+                positions = self._places(ops.shape(x)[1], cache_index)
+            length = {} if lengths is None else {"lengths": lengths}
             query, key = (
-                ops.cast(self.position(heads, positions), value.dtype) for heads in (query, key)
+                ops.cast(self.position(heads, positions, **length), value.dtype)
+                for heads in (query, key)
             )
         if cache is not None:
             key = cache_ops.write(cache[0], key, cache_index)
             value = cache_ops.write(cache[1], value, cache_index)
 
-        mask = self._mask(index, key, padding_mask, attention_mask, segment_ids)
         output, weights = self._attend(
-            query, ops.cast(key, query.dtype), ops.cast(value, query.dtype), mask, training
+            query,
+            ops.cast(key, query.dtype),
+            ops.cast(value, query.dtype),
+            self._mask(cache_index, padding_mask, attention_mask, segment_ids),
+            self._scoring(training, distance_bias=self._distance_bias(key)),
+            return_attention_scores,
+            implementation=None if cache is None else "auto",
         )
         results = [output]
         if return_attention_scores:
@@ -157,16 +201,33 @@ class MultiHeadSelfAttention(MultiHeadAttention):
                 "see: use `attention_mask` (batch, queries, cached keys)."
             )
 
-    def _mask(self, index, key, padding_mask, attention_mask, segment_ids):
-        key_index = ops.arange(ops.shape(key)[2], dtype="int32")
-        mask = masks.positional_mask(index, key_index, self.causal, self.window)
-        if padding_mask is not None:
-            mask = masks.combine(mask, masks.padding_mask(padding_mask))
-        if segment_ids is not None:
-            mask = masks.combine(mask, masks.segment_mask(segment_ids, segment_ids))
-        if attention_mask is not None:
-            mask = masks.combine(mask, masks.full_mask(attention_mask))
-        return mask
+    @property
+    def _has_bias(self) -> bool:
+        return isinstance(self.position, PositionBias)
+
+    def _places(self, length, offset):
+        """The place of each query in the sequence, (T,) or, with a cache, (B, T)."""
+        index = ops.arange(length, dtype="int32")
+        return index if offset is None else ops.cast(offset, "int32")[:, None] + index[None, :]
+
+    def _distance_bias(self, key):
+        if not self._has_bias:
+            return None
+        num_keys = ops.shape(key)[2]  # at least as many as queries
+        return self.position(ops.arange(1 - num_keys, num_keys, dtype="int32"))
+
+    def _mask(self, offset, padding_mask, attention_mask, segment_ids) -> AttentionMask:
+        segments = None if segment_ids is None else masks.segments(segment_ids)
+        return AttentionMask(
+            causal=self.causal,
+            window=self.window,
+            num_global_tokens=self.num_global_tokens,
+            offset=None if offset is None else ops.cast(offset, "int32"),
+            padding=None if padding_mask is None else masks.padding(padding_mask),
+            query_segments=segments,
+            key_segments=segments,
+            explicit=None if attention_mask is None else masks.explicit(attention_mask),
+        )
 
     def empty_cache(self, batch_size, length, hidden_dim: int):
         """Zeroed keys and values (B, K, S, H) in the compute dtype, for inputs of `hidden_dim`."""

@@ -1,67 +1,182 @@
-"""Scaled dot-product attention: Vaswani et al. 2017, Eq. 1."""
+"""Exact attention, by the path that suits the request.
+
+What may be seen is described by an `AttentionMask`, how scores come about by a `Scoring`; neither
+is a (T, S) matrix, so each path reads as much of them as it needs:
+
+    attention(query, key, value, mask, scoring)
+      choose_path                  from sizes, mask and scoring alone: a `Path` and the reason
+      |- "dense"   dense_attention    dense_mask(mask): the whole boolean matrix
+      |- "tiled"   tiled_attention    classify(mask): tiles with nothing to see are never visited,
+      |                               tiles with nothing to hide need no mask, tile_mask(mask) for
+      |                               the others; the backward pass makes the weights again
+      `- "fused"   kernels.fused_attention    the backend's own kernel: a flag or a mask
+
+In order:
+1. Weights are wanted, or there is a bias for every pair: dense. The matrix has to exist.
+2. The backend has a kernel of its own, and it honours the request: fused. Soft caps, sinks and
+   dropout are not honoured; neither is a mask that would need a large matrix.
+3. The scores of one head are many (`MANY_SCORES`): tiled.
+4. Otherwise dense: on few scores a loop costs more than it saves.
+Where TensorFlow does not know a length when it traces, 3 and 4 are chosen when it runs.
+"""
+
+import dataclasses
+import math
 
 from keras import ops
 
-MASKED_SCORE = -1e30
+from keras_tx import kernels
+from keras_tx.ops.attention_mask import ALL_VISIBLE, AttentionMask, dense_mask
+from keras_tx.ops.dense_attention import dense_attention, pair_bias
+from keras_tx.ops.scoring import PLAIN, Scoring
+from keras_tx.ops.tiled_attention import tiled_attention
+
+PATHS = ("auto", "dense", "tiled", "fused")
+MANY_SCORES = 1024 * 1024
+FEW_QUERIES = 16
 
 
-def masked_softmax(scores, mask=None):
-    """Softmax over the last axis in float32; masked places, and rows with no other, give 0.
+@dataclasses.dataclass(frozen=True)
+class Path:
+    """What computes an attention, and why."""
 
-    Args:
-        scores: Floating tensor (..., S).
-        mask: Boolean, broadcastable to `scores`, True = take part.
+    name: str
+    reason: str
 
-    Returns:
-        float32 tensor (..., S). Its rows sum to 1, or to 0 where nothing takes part.
-    """
-    scores = ops.cast(scores, "float32")
-    if mask is None:
-        return ops.softmax(scores, axis=-1)
-    weights = ops.softmax(ops.where(mask, scores, MASKED_SCORE), axis=-1)
-    return ops.where(mask, weights, 0.0)
+    def __str__(self):
+        return f"{self.name}: {self.reason}"
 
 
-def attention_weights(query, key, mask=None, scale: float | None = None):
-    """softmax(scale * query . key) for query heads in groups that share a key head.
+def attention(
+    query,
+    key,
+    value,
+    mask: AttentionMask = ALL_VISIBLE,
+    scoring: Scoring = PLAIN,
+    path: Path | None = None,
+):
+    """softmax(scores) value for query heads in groups that share a key head.
 
     Args:
         query: (B, N, T, H).
         key: (B, K, S, H), K divides N; query head n reads key head n // (N / K).
-        mask: Boolean, broadcastable to (B, N, T, S), True = take part.
-        scale: Factor of the scores; None is H ** -0.5.
+        value: (B, K, S, H').
+        mask, scoring: What is visible, and how scores come about.
+        path: What `choose_path` gave. Default: its choice.
 
     Returns:
-        float32 weights (B, N, T, S).
+        (B, N, T, H') in the dtype of `value`; a query that sees nothing gives 0.
     """
-    if scale is None:
-        scale = query.shape[-1] ** -0.5
-    query = ops.cast(query, "float32") * scale
-    key = ops.cast(key, "float32")
-    scores = _per_key_head(query, key.shape[1], lambda q: ops.matmul(q, ops.swapaxes(key, -1, -2)))
-    return masked_softmax(scores, mask)
+    path = path or choose_path(query.shape, key.shape, mask, scoring)
+    if path.name == "fused":
+        return _fused(query, key, value, mask, scoring)
+    if path.name == "tiled":
+        return tiled_attention(query, key, value, mask, scoring, _tile(mask))
+    if path.name == "dense":
+        return dense_attention(query, key, value, mask, scoring)[0]
+    many = ops.shape(query)[2] * ops.shape(key)[2] >= MANY_SCORES
+    return ops.cond(
+        many,
+        lambda: tiled_attention(query, key, value, mask, scoring, _tile(mask)),
+        lambda: dense_attention(query, key, value, mask, scoring)[0],
+    )
 
 
-def weighted_values(weights, value):
-    """sum_s weights[..., s] * value[..., s, :].
+def choose_path(
+    query_shape,
+    key_shape,
+    mask: AttentionMask = ALL_VISIBLE,
+    scoring: Scoring = PLAIN,
+    wanted: str = "auto",
+    needs_weights: bool = False,
+) -> Path:
+    """Which path computes an attention of these shapes (B, N, T, H) and (B, K, S, H).
 
     Args:
-        weights: (B, N, T, S).
-        value: (B, K, S, H), K divides N.
+        query_shape, key_shape: None where unknown.
+        mask, scoring: Of the attention.
+        wanted: One of "auto", "dense", "tiled" and "fused".
+        needs_weights: Whether the weights are to be returned: always dense.
 
-    Returns:
-        (B, N, T, H) in the dtype of `value`.
+    Raises:
+        ValueError: If the path that is wanted cannot honour the request.
     """
-    weights = ops.cast(weights, value.dtype)
-    return _per_key_head(weights, value.shape[1], lambda w: ops.matmul(w, value))
+    if wanted not in PATHS:
+        raise ValueError(f"`implementation` must be one of {PATHS}. Received: {wanted!r}")
+    if needs_weights:
+        return Path("dense", "the weights are wanted")
+    refusals = {
+        "dense": None,
+        "tiled": _tiled_refuses(mask, scoring),
+        "fused": _fused_refuses(query_shape, key_shape, mask, scoring),
+    }
+    if wanted != "auto":
+        if refusals[wanted]:
+            raise ValueError(
+                f'implementation="{wanted}" cannot be used here, as {refusals[wanted]}: use "auto".'
+            )
+        return Path(wanted, "asked for")
+    if refusals["fused"] is None:
+        return Path("fused", "the backend's own kernel honours the request")
+    if refusals["tiled"]:
+        return Path("dense", refusals["tiled"])
+    queries, keys = query_shape[2], key_shape[2]
+    if queries is not None and queries <= FEW_QUERIES:
+        return Path("dense", f"few queries ({queries})")
+    if queries is None or keys is None:
+        return Path("by length", f"tiled from {MANY_SCORES} scores a head on, else dense")
+    if queries * keys >= MANY_SCORES:
+        return Path("tiled", f"{queries} x {keys} scores a head")
+    return Path("dense", f"few scores ({queries} x {keys} a head)")
 
 
-def _per_key_head(x, num_key_value_heads, product):
-    """Applies a batched product to x (B, N, T, ...) folded to (B, K, N/K * T, ...)."""
-    if x.shape[1] == num_key_value_heads:
-        return product(x)
-    num_heads, (batch, length) = x.shape[1], (ops.shape(x)[0], ops.shape(x)[2])
-    groups = num_heads // num_key_value_heads
-    folded = ops.reshape(x, (batch, num_key_value_heads, groups * length, ops.shape(x)[3]))
-    result = product(folded)
-    return ops.reshape(result, (batch, num_heads, length, ops.shape(result)[3]))
+def _tiled_refuses(mask, scoring) -> str | None:
+    if scoring.bias is not None:
+        return "there is a bias for every pair"
+    if scoring.distance_bias is not None and mask.offset is not None:
+        return "each row has distances of its own"
+    return None
+
+
+def _fused_refuses(query_shape, key_shape, mask, scoring) -> str | None:
+    if not kernels.HAS_FUSED_ATTENTION:
+        return "this backend has no kernel of its own here"
+    for name in ("soft_cap", "sinks"):
+        if getattr(scoring, name) is not None:
+            return f"the kernel knows no {name}"
+    if scoring.dropout:
+        return "the kernel drops other weights than the other paths"
+    if _is_flag(query_shape, key_shape, mask, scoring):
+        return None
+    size = math.prod(query_shape[2:3] + key_shape[2:3])
+    if size >= MANY_SCORES:
+        return f"the mask would be a matrix of {query_shape[2]} x {key_shape[2]}"
+    return None
+
+
+def _is_flag(query_shape, key_shape, mask, scoring) -> bool:
+    """Whether the kernel needs no matrix: nothing hidden, causal alone, or padding alone."""
+    if scoring.bias is not None or scoring.distance_bias is not None:
+        return False
+    if mask.window is not None or mask.query_segments is not None or mask.explicit is not None:
+        return False
+    if mask.causal:
+        square = query_shape[2] == key_shape[2] and mask.offset is None
+        return square and mask.padding is None
+    return True
+
+
+def _fused(query, key, value, mask, scoring):
+    num_queries, num_keys = ops.shape(query)[2], ops.shape(key)[2]
+    arguments = {"scale": scoring.scale_for(query.shape[-1])}
+    if mask.causal and _is_flag(query.shape, key.shape, mask, scoring):
+        arguments["causal"] = True
+    else:
+        arguments["mask"] = dense_mask(mask, num_queries, num_keys)
+        arguments["bias"] = pair_bias(mask, scoring, num_queries, num_keys)
+    return kernels.fused_attention(query, key, value, **arguments)
+
+
+def _tile(mask: AttentionMask) -> int:
+    """No larger than a narrow window, of which a larger one would be hidden for the most part."""
+    return 128 if mask.window is not None and mask.window <= 128 else 256

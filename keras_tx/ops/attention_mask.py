@@ -36,11 +36,8 @@ class AttentionMask:
         """Whether places matter."""
         return self.causal or self.window is not None
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether every query sees every key."""
-        data = (self.padding, self.query_segments, self.explicit)
-        return not self.is_positional and all(part is None for part in data)
+
+ALL_VISIBLE = AttentionMask()
 
 
 def dense_mask(mask: AttentionMask, num_queries, num_keys):

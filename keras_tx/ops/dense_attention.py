@@ -23,10 +23,9 @@ def dense_attention(query, key, value, mask: AttentionMask, scoring: Scoring):
     """
     num_queries, num_keys = ops.shape(query)[2], ops.shape(key)[2]
     scores = _scores(query, key, scoring)
-    if scoring.distance_bias is not None:
-        scores = scores + _distance_bias(scoring.distance_bias, mask, num_queries, num_keys)
-    if scoring.bias is not None:
-        scores = scores + ops.cast(scoring.bias, scores.dtype)
+    bias = pair_bias(mask, scoring, num_queries, num_keys)
+    if bias is not None:
+        scores = scores + ops.cast(bias, scores.dtype)
     sinks = None if scoring.sinks is None else scoring.sinks[:, None, None]
     weights = masked_softmax(scores, dense_mask(mask, num_queries, num_keys), sinks)
     return weighted_values(_dropped(weights, scoring), value), weights
@@ -36,6 +35,14 @@ def _scores(query, key, scoring):
     query = at_least_float32(query) * scoring.scale_for(query.shape[-1])
     key = ops.swapaxes(at_least_float32(key), -1, -2)
     return scoring.capped(_per_key_head(query, key.shape[1], lambda q: ops.matmul(q, key)))
+
+
+def pair_bias(mask: AttentionMask, scoring: Scoring, num_queries, num_keys):
+    """What is added to the score of each pair, (B or 1, N or 1, T, S); None when nothing is."""
+    if scoring.distance_bias is None:
+        return scoring.bias
+    bias = _distance_bias(scoring.distance_bias, mask, num_queries, num_keys)
+    return bias if scoring.bias is None else bias + ops.cast(scoring.bias, bias.dtype)
 
 
 def _distance_bias(table, mask, num_queries, num_keys):

@@ -21,6 +21,12 @@ def keep_mask(seed, rate: float, groups, rows, columns):
     return number >= int(rate * 2.0**32) - 2**31
 
 
+def seed_number(seed):
+    """An int32 scalar of a Keras seed, (2,) integers."""
+    seed = ops.cast(seed, "int32")
+    return _mix(_mix(seed[0]) + seed[1])
+
+
 def _mix(x):
     """A bijection of int32 that spreads each bit over all (Wellons 2018, "lowbias32")."""
     x = ops.bitwise_xor(x, _shift(x, 16)) * 0x21F0AAAD

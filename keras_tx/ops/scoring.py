@@ -35,3 +35,6 @@ class Scoring:
         if self.soft_cap is None:
             return scores
         return self.soft_cap * ops.tanh(scores / self.soft_cap)
+
+
+PLAIN = Scoring()

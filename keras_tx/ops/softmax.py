@@ -1,5 +1,6 @@
 """A softmax with places that take no part."""
 
+import keras
 from keras import ops
 
 MASKED_SCORE = -1e30
@@ -32,11 +33,4 @@ def masked_softmax(scores, mask=None, sinks=None):
 
 def at_least_float32(x):
     """float16 and bfloat16 become float32; float64 stays."""
-    return x if keras_dtype(x) == "float64" else ops.cast(x, "float32")
-
-
-def keras_dtype(x) -> str:
-    """The dtype as Keras names it, on every backend."""
-    from keras import backend
-
-    return backend.standardize_dtype(x.dtype)
+    return x if keras.backend.standardize_dtype(x.dtype) == "float64" else ops.cast(x, "float32")

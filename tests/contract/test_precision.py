@@ -46,7 +46,8 @@ def test_scores_are_float32(case, dtype):
     _, expected = call(built(case), inputs, **masks, return_attention_scores=True)
     scores = keras.ops.convert_to_numpy(scores)
     assert_close(scores, expected, case.tolerance * EPSILON[dtype])
-    assert_close(scores.sum(-1), expected.sum(-1), 1e-6)  # a softmax in float32 sums to 1
+    if not getattr(layer, "sinks", False):  # a softmax in float32 sums to 1
+        assert_close(scores.sum(-1), expected.sum(-1), 1e-6)
 
 
 @pytest.mark.parametrize(  # blocks are made of the others

@@ -1,4 +1,6 @@
-"""Masked attention against a dense float64 oracle, whatever masks are combined."""
+"""Every path of attention against the float64 oracle, values and gradients, whatever the mask."""
+
+import dataclasses
 
 import keras
 import numpy as np
@@ -7,79 +9,256 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import ops
 
-from keras_tx.ops import masks
-from keras_tx.ops.attention import attention_weights, masked_softmax, weighted_values
+from keras_tx import kernels
+from keras_tx.ops.attention import MANY_SCORES, Path, attention, choose_path
+from keras_tx.ops.attention_mask import AttentionMask
+from keras_tx.ops.dense_attention import dense_attention
+from keras_tx.ops.hashed_dropout import keep_mask
+from keras_tx.ops.scoring import Scoring
+from keras_tx.ops.softmax import masked_softmax
+from keras_tx.ops.tiled_attention import tiled_attention
+from keras_tx.ops.tiles import Tiling, classify
+from tests.ops import attention_oracle
+from tests.ops.differentiation import pull_back
+
+# batch, query heads, key heads, queries, keys, features, features of a value
+SHAPES = [
+    (2, 6, 2, 13, 13, 5, 7),
+    (1, 3, 3, 5, 11, 7, 3),
+    (3, 2, 1, 11, 7, 3, 5),
+    (2, 3, 3, 1, 1, 2, 2),
+]
+TILE = 4
+TOLERANCE = {"float32": 1e-5, "bfloat16": 2e-2, "float16": 2e-3}
+PATHS = ["dense", "tiled"] + ["fused"] * kernels.HAS_FUSED_ATTENTION
 
 
-def oracle(query, key, value, visible):
-    """softmax(q k / sqrt(H)) v in float64, pair by pair; visible(b, n, t, s) -> bool."""
-    query, key, value = (x.astype("float64") for x in (query, key, value))
-    (batch, heads, length, dim), (_, kv_heads, keys, _) = query.shape, key.shape
-    weights = np.zeros((batch, heads, length, keys))
-    output = np.zeros((batch, heads, length, dim))
-    for b, n, t in np.ndindex(batch, heads, length):
-        shared = n // (heads // kv_heads)
-        seen = [s for s in range(keys) if visible(b, n, t, s)]
-        if seen:
-            scores = np.array([query[b, n, t] @ key[b, shared, s] for s in seen]) / np.sqrt(dim)
-            weights[b, n, t, seen] = np.exp(scores - scores.max())
-            weights[b, n, t] /= weights[b, n, t].sum()
-            output[b, n, t] = weights[b, n, t] @ value[b, shared]
-    return output, weights
+def draw_mask(random, shape, parts, causal, window, num_global_tokens, offset):
+    batch, heads, _, queries, keys, _, _ = shape
+    segments = [np.sort(random.integers(0, 3, (batch, n))).astype("int32") for n in (queries, keys)]
+    return AttentionMask(
+        causal=causal,
+        window=window,
+        num_global_tokens=num_global_tokens if window else 0,
+        offset=random.integers(0, max(1, keys - queries + 1), batch).astype("int32")
+        if offset
+        else None,
+        padding=random.random((batch, keys)) < 0.6 if "padding" in parts else None,
+        query_segments=segments[0] if "segments" in parts else None,
+        key_segments=segments[1] if "segments" in parts else None,
+        explicit={
+            "shared": random.random((batch, 1, queries, keys)) < 0.6,
+            "by head": random.random((batch, heads, queries, keys)) < 0.6,
+        }.get(next((p for p in parts if p in ("shared", "by head")), None)),
+    )
+
+
+def draw_inputs(random, shape, extras):
+    batch, heads, key_heads, queries, keys, dim, value_dim = shape
+    inputs = {
+        "query": random.standard_normal((batch, heads, queries, dim)),
+        "key": random.standard_normal((batch, key_heads, keys, dim)),
+        "value": random.standard_normal((batch, key_heads, keys, value_dim)),
+        "distance_bias": random.standard_normal((heads, 2 * max(queries, keys) - 1)),
+        "bias": random.standard_normal((batch, heads, queries, keys)),
+        "sinks": random.standard_normal((heads,)),
+    }
+    return {name: x for name, x in inputs.items() if name in {"query", "key", "value", *extras}}
+
+
+def run(path, mask, scoring):
+    """A function of the inputs by name."""
+    mask = dataclasses.replace(
+        mask,
+        **{
+            name: ops.convert_to_tensor(getattr(mask, name))
+            for name in ("offset", "padding", "query_segments", "key_segments", "explicit")
+            if getattr(mask, name) is not None
+        },
+    )
+
+    def function(query, key, value, **extras):
+        asked = dataclasses.replace(scoring, **extras)
+        if path == "tiled":
+            return tiled_attention(query, key, value, mask, asked, tile=TILE)
+        return attention(query, key, value, mask, asked, Path(path, "asked for"))
+
+    return function
+
+
+def check(path, shape, mask, extras=(), dtype="float32", soft_cap=None, dropout=0.0, seed=0):
+    random = np.random.default_rng(seed)
+    inputs = {
+        name: np.asarray(ops.convert_to_numpy(ops.cast(ops.cast(x, dtype), "float32")))
+        for name, x in draw_inputs(random, shape, extras).items()
+    }
+    upstream = random.standard_normal((*inputs["query"].shape[:3], shape[-1])).astype("float32")
+    scoring, kept = Scoring(soft_cap=soft_cap, scale=0.4), None
+    if dropout:
+        scoring = dataclasses.replace(
+            scoring, dropout=dropout, seed=ops.convert_to_tensor(seed + 5, "int32")
+        )
+        batch, heads, _, queries, keys = shape[:5]
+        group = np.arange(batch * heads, dtype="int32").reshape(batch, heads, 1, 1)
+        kept = ops.convert_to_numpy(
+            keep_mask(
+                scoring.seed,
+                dropout,
+                ops.convert_to_tensor(group),
+                ops.arange(queries, dtype="int32")[:, None],
+                ops.arange(keys, dtype="int32"),
+            )
+        )
+    expected, _, expected_gradients = attention_oracle.attention(
+        inputs, upstream, mask, scale=0.4, soft_cap=soft_cap, kept=kept, dropout=dropout
+    )
+    half = {
+        n: ops.cast(x, dtype) if n in ("query", "key", "value") else x for n, x in inputs.items()
+    }
+    output, gradients = pull_back(run(path, mask, scoring), half, ops.cast(upstream, dtype))
+    assert_near(output, expected, TOLERANCE[dtype], "output")
+    for name, gradient in expected_gradients.items():
+        assert_near(gradients[name], gradient, TOLERANCE[dtype], name)
+
+
+def assert_near(got, expected, tolerance, name):
+    limit = tolerance * max(1.0, np.abs(expected).max())
+    np.testing.assert_allclose(got, expected, rtol=0, atol=limit, err_msg=name)
+
+
+any_mask = st.fixed_dictionaries(
+    {
+        "parts": st.sets(st.sampled_from(["padding", "segments", "shared", "by head"]), max_size=3),
+        "causal": st.booleans(),
+        "window": st.sampled_from([None, 1, 3, 5]),
+        "num_global_tokens": st.sampled_from([0, 2, 5]),
+        "offset": st.booleans(),
+    }
+)
+any_request = {
+    "shape": st.sampled_from(SHAPES),
+    "parts": any_mask,
+    "extras": st.sets(st.sampled_from(["distance_bias", "bias", "sinks"])),
+    "dtype": st.sampled_from(["float32", "float32", "bfloat16"]),
+    "soft_cap": st.sampled_from([None, 1.5]),
+    "dropout": st.sampled_from([0.0, 0.0, 0.3]),
+    "seed": st.integers(0, 999),
+}
+
+
+def check_any(path, shape, parts, seed, extras, **request):
+    mask = draw_mask(np.random.default_rng(seed), shape, **parts)
+    if path == "tiled":  # so that most draws are honoured
+        extras = extras - {"bias"}
+        if mask.offset is not None:
+            extras = extras - {"distance_bias"}
+    if path == "fused":
+        extras, request = extras - {"sinks"}, {**request, "soft_cap": None, "dropout": 0.0}
+    check(path, shape, mask, extras, seed=seed, **request)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@settings(max_examples=10)
+@given(**any_request)
+def test_any_request_equals_the_oracle(path, **request):
+    check_any(path, **request)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("path", PATHS)
+@settings(max_examples=300)
+@given(**any_request)
+def test_many_requests_equal_the_oracle(path, **request):
+    check_any(path, **request)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("path", PATHS)
+def test_each_precision_of_a_causal_attention(path, dtype):
+    check(path, SHAPES[0], AttentionMask(causal=True), dtype=dtype)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_query_that_sees_nothing_gives_zero_and_moves_nothing(path):
+    random = np.random.default_rng(3)
+    shape = SHAPES[0]
+    inputs = {n: x.astype("float32") for n, x in draw_inputs(random, shape, ()).items()}
+    mask = AttentionMask(padding=np.array([[False] * 13, [True] * 13]), causal=True)
+    upstream = random.standard_normal((2, 6, 13, 7)).astype("float32")
+    output, gradients = pull_back(run(path, mask, Scoring()), inputs, upstream)
+    for dead in (output, *gradients.values()):
+        assert not dead[0].any()
+        assert dead[1].any()
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_future_token_never_leaks(path):
+    """Forward, and backward: the future's gradient of what came before is exactly 0."""
+    random = np.random.default_rng(4)
+    inputs = {n: x.astype("float32") for n, x in draw_inputs(random, SHAPES[0], ()).items()}
+    function = run(path, AttentionMask(causal=True), Scoring())
+    now = 6
+    upstream = random.standard_normal((2, 6, 13, 7)).astype("float32")
+    upstream[:, :, now + 1 :] = 0
+    before, gradients = pull_back(function, inputs, upstream)
+    for name in ("key", "value"):
+        assert not gradients[name][:, :, now + 1 :].any()
+        inputs[name][:, :, now + 1 :] = 1e4
+    after, _ = pull_back(function, inputs, upstream)
+    np.testing.assert_array_equal(before[:, :, : now + 1], after[:, :, : now + 1])
 
 
 @settings(max_examples=12)
-@given(
-    heads=st.sampled_from([(1, 1), (3, 3), (6, 2), (3, 1)]),
-    causal=st.booleans(),
-    window=st.sampled_from([None, 1, 2, 7]),
-    padding=st.booleans(),
-    segments=st.booleans(),
-    explicit=st.sampled_from([None, 3, 4]),
-    seed=st.integers(0, 999),
-)
-def test_any_masks_equal_the_dense_oracle(heads, causal, window, padding, segments, explicit, seed):
-    (num_heads, kv_heads), batch, length, dim = heads, 2, 5, 7
-    random = np.random.default_rng(seed)
-    query = random.standard_normal((batch, num_heads, length, dim)).astype("float32")
-    key = random.standard_normal((batch, kv_heads, length, dim)).astype("float32")
-    value = random.standard_normal((batch, kv_heads, length, dim)).astype("float32")
-    real = random.random((batch, length)) < 0.6
-    segment = np.sort(random.integers(0, 3, (batch, length)))
-    shape = (batch, length, length) if explicit == 3 else (batch, num_heads, length, length)
-    given_mask = random.random(shape) < 0.7
-
-    place = ops.arange(length)
-    mask = masks.combine(
-        masks.positional_mask(place, place, causal, window),
-        masks.padding_mask(real) if padding else None,
-        masks.segment_mask(segment, segment) if segments else None,
-        masks.full_mask(given_mask) if explicit else None,
-    )
-    weights = attention_weights(query, key, mask)
-    output = weighted_values(weights, ops.convert_to_tensor(value))
-
-    def visible(b, n, t, s):
-        return (
-            (not causal or s <= t)
-            and (window is None or abs(t - s) < window)
-            and (not padding or real[b, s])
-            and (not segments or segment[b, t] == segment[b, s])
-            and (not explicit or given_mask[(b, t, s) if explicit == 3 else (b, n, t, s)])
-        )
-
-    expected, expected_weights = oracle(query, key, value, visible)
-    np.testing.assert_allclose(ops.convert_to_numpy(weights), expected_weights, atol=1e-5)
-    np.testing.assert_allclose(ops.convert_to_numpy(output), expected, atol=1e-5)
+@given(shape=st.sampled_from(SHAPES), parts=any_mask, seed=st.integers(0, 999))
+def test_tiles_are_skipped_and_left_unmasked_where_the_matrix_says_so(shape, parts, seed):
+    mask = draw_mask(np.random.default_rng(seed), shape, **parts)
+    batch, heads, _, queries, keys, _, _ = shape
+    tiling = Tiling(queries, keys, TILE)
+    some, every = (ops.convert_to_numpy(x) for x in classify(mask, tiling))
+    seen = attention_oracle.visible_pairs(mask, batch, heads, queries, keys)
+    for i, j in np.ndindex(some.shape):
+        tile = seen[:, :, i * TILE : (i + 1) * TILE, j * TILE : (j + 1) * TILE]
+        is_whole = tile.shape[3] == TILE
+        assert some[i, j] or not tile.any()
+        assert not (some[i, j] and every[i, j]) or (tile.all() and is_whole)
+        if (
+            not {"padding", "segments", "shared", "by head"} & parts["parts"]
+            and mask.offset is None
+        ):
+            assert some[i, j] == tile.any()  # places alone: nothing is visited in vain
+            if tile.shape[2] == TILE:
+                assert (some[i, j] and every[i, j]) == (tile.all() and is_whole)
 
 
-def test_positional_mask_takes_a_place_for_each_row():
-    places = np.array([[4, 5], [1, 2]])
-    mask = ops.convert_to_numpy(masks.positional_mask(places, np.arange(7), True, 3))
-    for b, t, s in np.ndindex(2, 2, 7):
-        assert mask[b, 0, t, s] == (places[b, t] - 3 < s <= places[b, t])
-    assert masks.positional_mask(places, np.arange(7)) is None
-    assert masks.combine(None, None) is None
+def test_the_dropout_is_a_hash_of_places():
+    """Against unsigned arithmetic of numpy, and as often as asked for, near and far."""
+
+    def mix(x):
+        x = (x ^ (x >> np.uint32(16))) * np.uint32(0x21F0AAAD)
+        x = (x ^ (x >> np.uint32(15))) * np.uint32(0x735A2D97)
+        return x ^ (x >> np.uint32(15))
+
+    group, row, column = (np.arange(n, dtype="uint32") for n in (7, 101, 103))
+    group, row = group[:, None, None], row[:, None]
+    seed, rate = 12345, 0.3
+    by_row = mix(mix(group * np.uint32(0x632BE5AB) + np.uint32(seed)) + row * np.uint32(0x2545F491))
+    by_column = mix(column * np.uint32(0x1B873593) + np.uint32(seed ^ 0x5851F42D))
+    expected = mix(by_row ^ by_column).view("int32") >= int(rate * 2**32) - 2**31
+    places = (ops.convert_to_tensor(x.astype("int32")) for x in (group, row, column))
+    kept = ops.convert_to_numpy(keep_mask(ops.convert_to_tensor(seed, "int32"), rate, *places))
+    np.testing.assert_array_equal(kept, expected)
+    deviation = np.sqrt(rate * (1 - rate))
+    for axes in [(0, 1, 2), (0, 1), (0, 2)]:
+        count = np.prod([kept.shape[axis] for axis in axes])
+        off = np.abs(kept.mean(axes) - (1 - rate)) / (deviation / np.sqrt(count))
+        assert off.max() < 5
+    centred = kept - kept.mean()
+    for step in range(1, 5):  # neighbours know nothing of each other
+        for a, b in (
+            (centred[:, step:], centred[:, :-step]),
+            (centred[..., step:], centred[..., :-step]),
+        ):
+            assert abs((a * b).mean()) / deviation**2 * np.sqrt(a.size) < 5
 
 
 def test_softmax_of_huge_scores_is_exact_and_of_nothing_is_zero():
@@ -91,28 +270,92 @@ def test_softmax_of_huge_scores_is_exact_and_of_nothing_is_zero():
     assert not weights[1].any()
 
 
-def test_scale_is_the_callers():
-    random = np.random.default_rng(0)
-    query, key = random.standard_normal((2, 1, 3, 2, 5)).astype("float32")
-    got = ops.convert_to_numpy(attention_weights(query, key, scale=0.3))
-    scores = 0.3 * query.astype("float64") @ key.astype("float64").swapaxes(-1, -2)
-    expected = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
-    np.testing.assert_allclose(got, expected, atol=1e-6)
+@pytest.mark.parametrize("path", PATHS)
+def test_huge_scores_stay_exact(path):
+    random = np.random.default_rng(5)
+    inputs = {n: x.astype("float32") for n, x in draw_inputs(random, SHAPES[0], ()).items()}
+    inputs["query"] *= 300
+    expected, _, _ = attention_oracle.attention(
+        inputs, np.zeros((2, 6, 13, 7)), AttentionMask(causal=True)
+    )
+    output, _ = pull_back(
+        run(path, AttentionMask(causal=True), Scoring()), inputs, np.zeros((2, 6, 13, 7), "float32")
+    )
+    np.testing.assert_allclose(output, expected, atol=1e-3)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_weights_of_half_precision_are_computed_in_float32(dtype):
     random = np.random.default_rng(0)
     query, key, value = (ops.cast(x, dtype) for x in random.standard_normal((3, 1, 3, 5, 64)))
-    exact = (ops.convert_to_numpy(ops.cast(x, "float32")) for x in (query, key, value))
-    expected, expected_weights = oracle(*exact, lambda b, n, t, s: s <= t)
-    weights = attention_weights(
-        query, key, masks.positional_mask(ops.arange(5), ops.arange(5), True)
-    )
+    exact = {
+        name: ops.convert_to_numpy(ops.cast(x, "float32"))
+        for name, x in (("query", query), ("key", key), ("value", value))
+    }
+    mask = AttentionMask(causal=True)
+    _, expected, _ = attention_oracle.attention(exact, np.zeros((1, 3, 5, 64)), mask)
+    output, weights = dense_attention(query, key, value, mask, Scoring())
     assert keras.backend.standardize_dtype(weights.dtype) == "float32"
-    np.testing.assert_allclose(ops.convert_to_numpy(weights), expected_weights, atol=1e-6)
-    output = weighted_values(weights, value)
     assert keras.backend.standardize_dtype(output.dtype) == dtype
-    output = ops.convert_to_numpy(ops.cast(output, "float32"))
-    epsilon = {"bfloat16": 2**-8, "float16": 2**-11}[dtype]
-    np.testing.assert_allclose(output, expected, atol=2 * epsilon * np.abs(expected).max())
+    np.testing.assert_allclose(ops.convert_to_numpy(weights), expected, atol=1e-6)
+
+
+LONG, SHORT = (1, 4, 2048, 64), (1, 4, 64, 64)
+BIAS = Scoring(bias=np.zeros((1, 1, 1, 1)))
+
+
+@pytest.mark.parametrize(
+    "shape, mask, scoring, arguments, name, reason",
+    [
+        (LONG, AttentionMask(causal=True), Scoring(soft_cap=1.0), {}, "tiled", "2048 x 2048"),
+        (LONG, AttentionMask(window=3), Scoring(), {}, "tiled", "2048 x 2048"),
+        (LONG, AttentionMask(), Scoring(), {"needs_weights": True}, "dense", "weights"),
+        (SHORT, AttentionMask(), Scoring(soft_cap=1.0), {}, "dense", "few scores"),
+        ((1, 4, 1, 64), AttentionMask(), Scoring(soft_cap=1.0), {}, "dense", "few queries"),
+        (LONG, AttentionMask(), Scoring(soft_cap=1.0, bias=0), {}, "dense", "every pair"),
+        (
+            (1, 4, None, 64),
+            AttentionMask(),
+            Scoring(soft_cap=1.0),
+            {},
+            "by length",
+            str(MANY_SCORES),
+        ),
+        (SHORT, AttentionMask(), Scoring(), {"wanted": "tiled"}, "tiled", "asked for"),
+    ],
+)
+def test_the_path_and_its_reason(shape, mask, scoring, arguments, name, reason):
+    path = choose_path(
+        shape, (1, 4, 2048, 64) if shape[2] == 1 else shape, mask, scoring, **arguments
+    )
+    assert path.name == name
+    assert reason in path.reason
+
+
+@pytest.mark.parametrize(
+    "mask, is_fused",
+    [
+        (AttentionMask(), True),
+        (AttentionMask(causal=True), True),
+        (AttentionMask(padding=True), True),
+        (AttentionMask(causal=True, padding=True), False),
+        (AttentionMask(window=5), False),
+    ],
+    ids=["all", "causal", "padding", "causal padding", "window"],
+)
+def test_a_long_attention_uses_the_backends_kernel_where_that_needs_no_matrix(mask, is_fused):
+    path = choose_path(LONG, LONG, mask)
+    assert path.name == ("fused" if is_fused and kernels.HAS_FUSED_ATTENTION else "tiled")
+
+
+@pytest.mark.parametrize(
+    "scoring, wanted, message",
+    [
+        (BIAS, "tiled", "a bias for every pair"),
+        (Scoring(soft_cap=1.0), "fused", "no soft_cap|no kernel of its own"),
+        (Scoring(), "flash", "must be one of"),
+    ],
+)
+def test_a_path_that_cannot_be_taken_is_an_error(scoring, wanted, message):
+    with pytest.raises(ValueError, match=message):
+        choose_path(SHORT, SHORT, AttentionMask(), scoring, wanted)

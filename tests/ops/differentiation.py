@@ -1,0 +1,55 @@
+"""Values and gradients of a function of arrays, on whichever backend runs."""
+
+import keras
+from keras import ops
+
+from tests.contract.running import arrays
+
+
+def pull_back(function, inputs, upstream):
+    """The function's result and the gradients of its inputs, as arrays.
+
+    Args:
+        function: Of keyword tensors.
+        inputs: {name: floating array or tensor}.
+        upstream: Gradient of the result.
+    """
+    backend = keras.backend.backend()
+    inputs = {name: ops.convert_to_tensor(x) for name, x in inputs.items()}
+    upstream = ops.convert_to_tensor(upstream)
+    if backend == "tensorflow":
+        result, gradients = _tensorflow(function, inputs, upstream)
+    elif backend == "jax":
+        result, gradients = _jax(function, inputs, upstream)
+    else:
+        result, gradients = _torch(function, inputs, upstream)
+    return arrays(result), arrays(gradients)
+
+
+def _tensorflow(function, inputs, upstream):
+    import tensorflow as tf
+
+    with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        result = function(**inputs)
+    return result, tape.gradient(result, inputs, output_gradients=upstream)
+
+
+def _jax(function, inputs, upstream):
+    import jax
+
+    @jax.jit
+    def run(inputs, upstream):
+        result, pull = jax.vjp(lambda inputs: function(**inputs), inputs)
+        return result, pull(upstream)[0]
+
+    return run(inputs, upstream)
+
+
+def _torch(function, inputs, upstream):
+    import torch
+
+    inputs = {name: x.detach().requires_grad_() for name, x in inputs.items()}
+    result = function(**inputs)
+    gradients = torch.autograd.grad(result, list(inputs.values()), upstream)
+    return result.detach(), dict(zip(inputs, gradients, strict=True))
