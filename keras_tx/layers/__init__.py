@@ -6,6 +6,7 @@ boolean, True = take part.
 """
 
 from keras_tx.layers.alibi_bias import AlibiBias
+from keras_tx.layers.attention_pooling import AttentionPooling
 from keras_tx.layers.axial_rotary_encoding import AxialRotaryEncoding
 from keras_tx.layers.bahdanau_attention import BahdanauAttention
 from keras_tx.layers.feed_forward import FeedForward
@@ -29,6 +30,7 @@ from keras_tx.layers.transformer_block import TransformerBlock
 
 __all__ = [
     "AlibiBias",
+    "AttentionPooling",
     "AxialRotaryEncoding",
     "BahdanauAttention",
     "DynamicScaling",

@@ -3,41 +3,48 @@ from collections.abc import Callable
 import keras
 from keras import ops
 
-from keras_tx.layers.layer import fresh
-from keras_tx.layers.learned_encoding import LearnedEncoding
-from keras_tx.layers.patch_embedding import PatchEmbedding, patch_pair
-from keras_tx.models.blocks import BlockStack, check_stack
+from keras_tx.layers.attention_pooling import AttentionPooling
+from keras_tx.layers.layer import clone
+from keras_tx.layers.patch_embedding import patch_pair
+from keras_tx.models.blocks import BlockStack, check_stack, default_num_heads
+from keras_tx.models.image_tokens import POSITIONS, ImageTokens
 from keras_tx.models.model import Model, check_images, check_targets
 from keras_tx.models.resized import resized
-from keras_tx.ops.sinusoid import sinusoid_2d
 
-POOLINGS = ("class_token", "mean")
-POSITIONS = ("learned", "sinusoidal", None)
+POOLINGS = ("class_token", "mean", "class_token_and_mean", "attention")
 
 
 @keras.saving.register_keras_serializable(package="keras_tx")
-class ViT(BlockStack, Model):
+class ViT(BlockStack, ImageTokens, Model):
     """A vision transformer: classifies images cut into patches.
 
-    Patches are projected, get a position, pass `num_layers` blocks and a normalization (pre-norm)
-    and are pooled: a class token's vector, or the mean of the patches', goes to a linear head.
+    Patches are projected, get a position, pass `num_layers` blocks and a normalization (unless
+    post-norm) and are pooled into one vector that goes to a linear head.
 
     Args:
         num_classes: Number of classes. Default: the number of `class_names`.
         num_layers: Number of blocks.
         hidden_dim: Features D of a patch.
         num_heads: Query heads of a block. Default: hidden_dim / 64.
-        intermediate_dim, gated, normalization, normalization_order, dropout, activation,
-            layer_norm_epsilon, use_bias: As for `TransformerBlock`.
+        intermediate_dim, gated, normalization, normalization_order, layer_scale, dropout,
+            stochastic_depth, activation, layer_norm_epsilon, use_bias: As for `TransformerBlock`.
         image_size: Height and width of the images in pixels, an integer or a pair.
         patch_size: Height and width of a patch in pixels, an integer or a pair; must divide.
         num_channels: Channels of the images.
         pixel_mean, pixel_std: The images are scaled to (x / 255 - mean) / std.
-        pooling: "class_token" or "mean".
+        pooling: "class_token", the vector of a token of its own; "mean", that of the patches;
+            "class_token_and_mean", the two side by side, as DINOv2's head; "attention", an
+            `AttentionPooling` from the block's numbers, as SigLIP; or a layer called on (B, P, D).
         position: "learned", "sinusoidal" (two-dimensional: rows in one half of the features,
             columns in the other) or None.
+        num_register_tokens: Learned tokens without a position that stand before the patches and
+            are not pooled, as in DINOv2.
+        distillation_token: Whether a second class token with a head of its own follows the first,
+            as in DeiT; the logits are the mean of both heads'.
         block: An unbuilt `TransformerBlock` that is cloned for each layer, or a list of
             `num_layers` of them; it replaces the numbers of the block.
+        embedding_normalization: Whether the tokens are normalized before the blocks, as in CLIP;
+            as the first block does.
         kernel_initializer: Initializer of the blocks' projections made from numbers.
         class_names: Names of the classes, kept and exported with the model.
 
@@ -47,10 +54,13 @@ class ViT(BlockStack, Model):
 
     Returns:
         float32 logits (B, num_classes); then, if asked for, `{layer name: (B, N, P, P)}`, where
-        the class token, if there is one, stands first.
+        P counts class token, distillation token and registers, if any, before the patches.
 
     Raises:
         ValueError: If the patches do not divide the image, or images have another size.
+
+    Differs from the paper: DeiT trains its two heads on two targets; here their mean is trained
+    on one.
 
     Example:
         >>> import numpy as np
@@ -61,8 +71,10 @@ class ViT(BlockStack, Model):
 
     Reference:
         Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words", Eq. 1-4 and Table 1; ViT-Ti:
-        Touvron et al. 2021, "DeiT", Table 1; sinusoids and mean pooling: Beyer et al. 2022,
-        "Better plain ViT baselines for ImageNet-1k". `vit_mini` is this library's own.
+        Touvron et al. 2021, "DeiT", Table 1, and section 4 for the distillation token; sinusoids
+        and mean pooling: Beyer et al. 2022, "Better plain ViT baselines for ImageNet-1k";
+        registers: Darcet et al. 2024, "Vision Transformers Need Registers". `vit_mini` is this
+        library's own.
     """
 
     sizes = {
@@ -100,13 +112,18 @@ class ViT(BlockStack, Model):
         num_channels: int = 3,
         pixel_mean: float | list[float] = 0.5,
         pixel_std: float | list[float] = 0.5,
-        pooling: str = "class_token",
+        pooling: str | keras.layers.Layer = "class_token",
         position: str | None = "learned",
+        num_register_tokens: int = 0,
+        distillation_token: bool = False,
         block: keras.layers.Layer | list[keras.layers.Layer] | None = None,
         gated: bool = False,
         normalization: str | keras.layers.Layer = "layer",
         normalization_order: str = "pre",
+        layer_scale: float | None = None,
+        embedding_normalization: bool = False,
         dropout: float = 0.0,
+        stochastic_depth: float = 0.0,
         activation: str | Callable | None = None,
         layer_norm_epsilon: float = 1e-6,
         use_bias: bool = True,
@@ -115,12 +132,23 @@ class ViT(BlockStack, Model):
         **kwargs,
     ):
         super().__init__(autocast=False, **kwargs)  # pixels are scaled in float32
-        for name, value, allowed in (
-            ("pooling", pooling, POOLINGS),
-            ("position", position, POSITIONS),
-        ):
-            if value not in allowed:
-                raise ValueError(f"`{name}` must be one of {allowed}. Received: {value!r}")
+        is_layer = isinstance(pooling, keras.layers.Layer)
+        if not is_layer and pooling not in POOLINGS:
+            raise ValueError(
+                f"`pooling` must be one of {POOLINGS} or a layer. Received: {pooling!r}"
+            )
+        if position not in POSITIONS:
+            raise ValueError(f"`position` must be one of {POSITIONS}. Received: {position!r}")
+        has_class_token = not is_layer and pooling.startswith("class_token")
+        if distillation_token and not has_class_token:
+            raise ValueError(
+                'A distillation token follows a class token: use pooling="class_token". '
+                f"Received: {pooling!r}"
+            )
+        if not isinstance(num_register_tokens, int) or num_register_tokens < 0:
+            raise ValueError(
+                f"`num_register_tokens` must be an integer from 0. Received: {num_register_tokens}"
+            )
         if num_classes is None and class_names is None:
             raise ValueError("Give `num_classes` or `class_names`")
         if None not in (num_classes, class_names) and num_classes != len(class_names):
@@ -131,6 +159,7 @@ class ViT(BlockStack, Model):
         check_stack(num_layers, hidden_dim)
         self._remember(
             num_heads=num_heads,
+            pooling=pooling,
             block=block,
             normalization=normalization,
             activation=activation,
@@ -147,53 +176,76 @@ class ViT(BlockStack, Model):
         self.num_channels = num_channels
         self.pixel_mean = pixel_mean
         self.pixel_std = pixel_std
-        self.pooling = pooling
         self.position = position
+        self.num_register_tokens = num_register_tokens
+        self.distillation_token = distillation_token
         self.gated = gated
         self.normalization_order = normalization_order
+        self.layer_scale = layer_scale
+        self.embedding_normalization = embedding_normalization
         self.dropout = dropout
+        self.stochastic_depth = stochastic_depth
         self.layer_norm_epsilon = layer_norm_epsilon
         self.use_bias = use_bias
 
         self._refuse_without_effect()
-        self._make_embeddings()
+        self._make_embeddings(has_class_token)
         self._make_blocks(block)
-        self.head = keras.layers.Dense(self.num_classes, name="head", dtype=self.dtype_policy)
-        self.head.build((None, hidden_dim))
+        self.embedding_norm = None
+        if embedding_normalization:
+            self.embedding_norm = self._make_norm_of(self.blocks[0], "embedding_norm")
+        self._make_heads(pooling)
         self.finish()
 
-    def _make_embeddings(self):
-        self.patch_embedding = PatchEmbedding(
-            self.patch_size, self.hidden_dim, name="patch_embedding", dtype=self.dtype_policy
-        )
-        images = (None, *patch_pair(self.image_size), self.num_channels)
-        self.patch_embedding.build(images)
-        num_patches = self.patch_embedding.compute_output_shape(images)[1]
-        initializer = keras.initializers.TruncatedNormal(stddev=0.02)
-        self.class_token = None
-        if self.pooling == "class_token":
-            self.class_token = self.add_weight(
-                shape=(1, 1, self.hidden_dim), initializer=fresh(initializer), name="class_token"
+    def _make_heads(self, pooling):
+        if pooling == "attention":
+            if self._argument("block") is not None:
+                raise ValueError(
+                    'pooling="attention" is for blocks made from numbers: beside a `block` pass '
+                    "AttentionPooling(num_heads, ...)"
+                )
+            pooling = AttentionPooling(
+                default_num_heads(self._argument("num_heads"), self.hidden_dim),
+                self.intermediate_dim,
+                activation=self._argument("activation"),
+                layer_norm_epsilon=self.layer_norm_epsilon,
+                use_bias=self.use_bias,
+                kernel_initializer=self._argument("kernel_initializer"),
             )
-        self.position_encoding = None
-        if self.position == "learned":
-            self.position_encoding = LearnedEncoding(
-                num_patches + (self.class_token is not None),
-                embeddings_initializer=fresh(initializer),
-                name="position_encoding",
-                dtype=self.dtype_policy,
-            )
-            self.position_encoding.build((None, None, self.hidden_dim))
-        if self.position == "sinusoidal" and self.hidden_dim % 4:
-            raise ValueError(
-                "Two-dimensional sinusoids need a `hidden_dim` divisible by 4. "
-                f"Received: {self.hidden_dim}"
-            )
-        self.embedding_dropout = keras.layers.Dropout(
-            self.dropout, name="embedding_dropout", dtype=self.dtype_policy
-        )
+        self.pooling_layer, features = None, self.hidden_dim
+        if isinstance(pooling, keras.layers.Layer):
+            self.pooling_layer = clone(pooling, "pooling_layer", self.dtype_policy)
+            self.pooling_layer.build((None, None, self.hidden_dim))
+            shape = self.pooling_layer.compute_output_shape((None, None, self.hidden_dim))
+            features = shape[-1]
+        elif pooling == "class_token_and_mean":
+            features = 2 * self.hidden_dim
+        self.head = self._make_head("head", features)
+        if self.distillation_token:
+            self.distillation_head = self._make_head("distillation_head", self.hidden_dim)
+
+    def _make_head(self, name, features):
+        head = keras.layers.Dense(self.num_classes, name=name, dtype=self.dtype_policy)
+        head.build((None, features))
+        return head
 
     def call(self, inputs, return_attention_scores: bool = False, training: bool | None = None):
+        x, scores = self._encode(inputs, return_attention_scores, training)
+        logits = ops.cast(self.head(self._pool(x)), "float32")
+        if self.distillation_token:
+            logits = (logits + ops.cast(self.distillation_head(x[:, 1]), "float32")) / 2
+        return (logits, scores) if return_attention_scores else logits
+
+    def encode(self, inputs, training: bool | None = None):
+        """What the blocks make of images, normalized: (B, P, D) in the compute dtype.
+
+        Args:
+            inputs: As for the model.
+            training: Whether dropout is on.
+        """
+        return self._encode(inputs, False, training)[0]
+
+    def _encode(self, inputs, return_attention_scores, training):
         self.check_inputs(inputs)
         x = self._embed(inputs, training)
         scores = {}
@@ -202,28 +254,18 @@ class ViT(BlockStack, Model):
                 x, scores[block.name] = block(x, return_attention_scores=True, training=training)
             else:
                 x = block(x, training=training)
-        if self.output_norm is not None:
-            x = self.output_norm(x)
-        pooled = x[:, 0] if self.class_token is not None else ops.mean(x, axis=1)
-        logits = ops.cast(self.head(pooled), "float32")
-        return (logits, scores) if return_attention_scores else logits
+        return (x if self.output_norm is None else self.output_norm(x)), scores
 
-    def _embed(self, images, training):
-        pixels = ops.cast(images, "float32") / 255.0
-        pixels = (pixels - ops.convert_to_tensor(self.pixel_mean, "float32")) / (
-            ops.convert_to_tensor(self.pixel_std, "float32")
-        )
-        x = self.patch_embedding(ops.cast(pixels, self.compute_dtype))
-        if self.position == "sinusoidal":
-            rows, columns = self.patch_embedding.grid(images.shape)
-            x = x + ops.cast(sinusoid_2d(rows, columns, self.hidden_dim), x.dtype)
-        if self.class_token is not None:
-            token = ops.cast(self.class_token, x.dtype)
-            token = ops.broadcast_to(token, (ops.shape(x)[0], 1, self.hidden_dim))
-            x = ops.concatenate([token, x], axis=1)
-        if self.position_encoding is not None:
-            x = self.position_encoding(x)
-        return self.embedding_dropout(x, training=training)
+    def _pool(self, x):
+        """(B, P, D) -> (B, features of the head)"""
+        patches = x[:, self.num_prefix_tokens :]
+        if self.pooling_layer is not None:
+            return self.pooling_layer(patches)
+        if self.class_token is None:
+            return ops.mean(patches, axis=1)
+        if self._argument("pooling") == "class_token":
+            return x[:, 0]
+        return ops.concatenate([x[:, 0], ops.mean(patches, axis=1)], axis=-1)
 
     def resized(
         self,

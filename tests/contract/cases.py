@@ -13,6 +13,7 @@ from collections.abc import Callable
 import keras
 import numpy as np
 
+from keras_tx.layers.attention_pooling import AttentionPooling
 from keras_tx.layers.axial_rotary_encoding import AxialRotaryEncoding
 from keras_tx.layers.bahdanau_attention import BahdanauAttention
 from keras_tx.layers.feed_forward import FeedForward
@@ -47,6 +48,7 @@ class Case:
         causal: Whether no output may depend on a later input.
         cached: Whether it takes a cache.
         equivariant: Whether permuting positions permutes the outputs.
+        pools: Whether the output has no length.
         has_dropout: Whether training differs from inference.
         tolerance: Of half precision against float32, in units of its epsilon.
     """
@@ -59,6 +61,7 @@ class Case:
     causal: bool = False
     cached: bool = False
     equivariant: bool = False
+    pools: bool = False
     has_dropout: bool = False
     tolerance: float = 4.0
 
@@ -273,6 +276,20 @@ CASES = [
         length_axes={"x": 1, "context": 1},
         equivariant=True,
         tolerance=8.0,
+    ),
+    sequence_case(
+        "attention_pooling",
+        lambda **k: AttentionPooling(
+            11,
+            F,
+            activation="gelu_tanh",
+            layer_norm_epsilon=1e-3,
+            use_bias=False,
+            kernel_initializer="he_normal",
+            **k,
+        ),
+        masks={"padding_mask": "x"},
+        pools=True,
     ),
     Case(
         "patches",

@@ -78,6 +78,8 @@ CONSTRUCTORS = [
     ),
     (lambda: BLOCK(2, stochastic_depth=1.0), "`stochastic_depth` must be from 0 to below 1.*: 1.0"),
     (lambda: BLOCK(2, layer_scale="small"), "`layer_scale` must be a number or None.*: 'small'"),
+    (lambda: layers.AttentionPooling(0), "`num_heads` must be a positive integer. Received: 0"),
+    (lambda: layers.AttentionPooling(2, 0), "`intermediate_dim` must be a positive.*Received: 0"),
     (lambda: layers.PatchEmbedding(0, 5), "`patch_size` must be a positive.*patch_size=0"),
     (lambda: layers.PatchEmbedding((2, 3, 4), 5), r"or a pair.*patch_size=\(2, 3, 4\)"),
     (lambda: layers.PatchEmbedding(2, 0), "`hidden_dim` positive.*hidden_dim=0"),

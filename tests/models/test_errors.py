@@ -74,6 +74,13 @@ CONSTRUCTION = [
     ("vit", {"pooling": "max"}, "`pooling` must be one of .*Received: 'max'"),
     ("vit", {"position": "rotary"}, "`position` must be one of .*Received: 'rotary'"),
     ("vit", {"position": "sinusoidal", "hidden_dim": 6}, "divisible by 4. Received: 6"),
+    ("vit", {"pooling": "mean", "distillation_token": True}, 'use pooling="class_token".*: .mean'),
+    ("vit", {"num_register_tokens": -1}, "`num_register_tokens` must be an integer from 0.*: -1"),
+    (
+        "vit",
+        {"pooling": "attention", "block": layers.TransformerBlock(2)},
+        r"beside a `block` pass AttentionPooling\(num_heads",
+    ),
     ("vit", {"block": []}, "must have num_layers=2 of them. Received: 0"),
     (
         "vit",
