@@ -2,7 +2,8 @@
 
 from keras import ops
 
-from keras_tx.layers.layer import Layer, resolve_mask
+from keras_tx.layers.attached_mask import resolve_mask
+from keras_tx.layers.layer import Layer
 from keras_tx.ops import masks
 from keras_tx.ops.softmax import masked_softmax
 

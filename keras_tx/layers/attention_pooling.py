@@ -3,8 +3,9 @@ from collections.abc import Callable
 import keras
 from keras import ops
 
+from keras_tx.layers.attached_mask import resolve_mask
 from keras_tx.layers.feed_forward import FeedForward, check_intermediate_dim
-from keras_tx.layers.layer import Layer, known_features, resolve_mask
+from keras_tx.layers.layer import Layer, known_features
 from keras_tx.layers.multi_head_cross_attention import MultiHeadCrossAttention
 from keras_tx.layers.normalization import make_normalization
 

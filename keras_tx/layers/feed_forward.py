@@ -4,7 +4,8 @@ from collections.abc import Callable
 import keras
 from keras import ops
 
-from keras_tx.layers.layer import Layer, dense, known_features
+from keras_tx.layers.layer import Layer, known_features
+from keras_tx.layers.parts import dense
 from keras_tx.ops import activations
 
 

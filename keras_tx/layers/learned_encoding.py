@@ -1,7 +1,8 @@
 import keras
 from keras import ops
 
-from keras_tx.layers.layer import Layer, fresh, known_features
+from keras_tx.layers.layer import Layer, known_features
+from keras_tx.layers.parts import fresh
 from keras_tx.layers.positions import check_positions
 
 

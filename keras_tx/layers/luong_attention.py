@@ -1,7 +1,7 @@
 import keras
 
 from keras_tx.layers.alignment_attention import AlignmentAttention
-from keras_tx.layers.layer import dense, fresh
+from keras_tx.layers.parts import dense, fresh
 from keras_tx.ops.alignment import additive_scores, multiplicative_scores
 
 SCORES = ("dot", "general", "concat")

@@ -3,8 +3,10 @@ from collections.abc import Callable
 import keras
 from keras import ops
 
+from keras_tx.layers.attached_mask import resolve_mask
 from keras_tx.layers.feed_forward import check_intermediate_dim, default_intermediate_dim
-from keras_tx.layers.layer import Layer, fresh, known_features, resolve_mask
+from keras_tx.layers.layer import Layer, known_features
+from keras_tx.layers.parts import fresh
 from keras_tx.ops import activations, routing
 
 

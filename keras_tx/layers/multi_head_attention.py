@@ -3,8 +3,9 @@
 import keras
 from keras import ops
 
-from keras_tx.layers.layer import Layer, dense, known_features
+from keras_tx.layers.layer import Layer, known_features
 from keras_tx.layers.normalization import make_normalization
+from keras_tx.layers.parts import dense
 from keras_tx.ops.attention import PATHS, attention, choose_path
 from keras_tx.ops.dense_attention import dense_attention
 from keras_tx.ops.hashed_dropout import seed_number

@@ -1,7 +1,8 @@
 import keras
 
-from keras_tx.layers.layer import dense, resolve_mask
+from keras_tx.layers.attached_mask import resolve_mask
 from keras_tx.layers.multi_head_attention import MultiHeadAttention
+from keras_tx.layers.parts import dense
 from keras_tx.ops import masks
 from keras_tx.ops.attention_mask import AttentionMask
 

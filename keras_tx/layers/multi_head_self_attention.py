@@ -1,8 +1,9 @@
 import keras
 from keras import ops
 
-from keras_tx.layers.layer import build_part, dense, resolve_mask
+from keras_tx.layers.attached_mask import resolve_mask
 from keras_tx.layers.multi_head_attention import MultiHeadAttention
+from keras_tx.layers.parts import build_part, dense
 from keras_tx.layers.position_bias import PositionBias
 from keras_tx.ops import cache as cache_ops
 from keras_tx.ops import masks

@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_tx.layers.layer import clone
+from keras_tx.layers.parts import clone
 
 NORMALIZATIONS = {
     "layer": keras.layers.LayerNormalization,

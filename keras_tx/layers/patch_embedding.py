@@ -1,7 +1,8 @@
 import keras
 from keras import ops
 
-from keras_tx.layers.layer import Layer, dense
+from keras_tx.layers.layer import Layer
+from keras_tx.layers.parts import dense
 
 
 @keras.saving.register_keras_serializable(package="keras_tx")

@@ -1,7 +1,8 @@
 import keras
 from keras import ops
 
-from keras_tx.layers.layer import Layer, build_part
+from keras_tx.layers.layer import Layer
+from keras_tx.layers.parts import build_part
 from keras_tx.ops.recurrence import GATES, STATES, gru_step, lstm_step
 
 

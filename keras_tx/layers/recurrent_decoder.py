@@ -2,7 +2,8 @@ import keras
 from keras import ops
 
 from keras_tx.layers.bahdanau_attention import BahdanauAttention
-from keras_tx.layers.layer import Layer, build_part
+from keras_tx.layers.layer import Layer
+from keras_tx.layers.parts import build_part
 from keras_tx.layers.recurrent_layer import RecurrentLayer
 from keras_tx.ops.recurrence import STATES
 

@@ -1,7 +1,7 @@
 import keras
 from keras import ops
 
-from keras_tx.layers.layer import fresh
+from keras_tx.layers.parts import fresh
 from keras_tx.layers.position_bias import PositionBias
 from keras_tx.ops.position_bias import relative_buckets
 

@@ -4,8 +4,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_tx.layers.layer import clone, fresh
 from keras_tx.layers.learned_encoding import LearnedEncoding
+from keras_tx.layers.parts import clone, fresh
 from keras_tx.layers.rotary_encoding import RotaryEncoding
 from keras_tx.layers.sinusoidal_encoding import SinusoidalEncoding
 from keras_tx.models.blocks import BlockStack, check_stack, scale_residual_outputs

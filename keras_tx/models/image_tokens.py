@@ -3,8 +3,8 @@
 import keras
 from keras import ops
 
-from keras_tx.layers.layer import fresh
 from keras_tx.layers.learned_encoding import LearnedEncoding
+from keras_tx.layers.parts import fresh
 from keras_tx.layers.patch_embedding import PatchEmbedding, patch_pair
 from keras_tx.ops.sinusoid import sinusoid_2d
 

@@ -3,8 +3,8 @@ import numpy as np
 from keras import ops
 
 from keras_tx.layers.bahdanau_attention import BahdanauAttention
-from keras_tx.layers.layer import clone
 from keras_tx.layers.luong_attention import LuongAttention
+from keras_tx.layers.parts import clone
 from keras_tx.layers.recurrent_decoder import RecurrentDecoder
 from keras_tx.layers.recurrent_encoder import RecurrentEncoder
 from keras_tx.models.model import Model, check_ids, check_targets, real_tokens, vocabulary_from

@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from keras_tx.layers.attention_pooling import AttentionPooling
-from keras_tx.layers.layer import clone
+from keras_tx.layers.parts import clone
 from keras_tx.layers.patch_embedding import patch_pair
 from keras_tx.models.blocks import BlockStack, check_stack, default_num_heads
 from keras_tx.models.image_tokens import POSITIONS, ImageTokens

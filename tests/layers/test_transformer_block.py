@@ -12,8 +12,8 @@ from keras_tx.layers import (
     MultiHeadSelfAttention,
     TransformerBlock,
 )
-from keras_tx.layers.layer import clone
 from keras_tx.layers.normalization import make_normalization
+from keras_tx.layers.parts import clone
 from tests.contract.running import assert_close, call, call_eagerly, outputs, tensors
 
 B, T, S, D, C = 2, 5, 7, 6, 13
