@@ -60,7 +60,7 @@ class TransformerBlock(Residual, Layer):
         padding_mask: Boolean (B, T), True at real positions. Default: the mask that Keras
             attached to `x`, if any.
         context_mask: The same for `context`, (B, S).
-        attention_mask, segment_ids, positions, cache, cache_index: As for
+        attention_mask, segment_ids, positions, lengths, cache, cache_index: As for
             `MultiHeadSelfAttention`.
         return_attention_scores: Whether to return the self-attention weights too.
 
@@ -220,6 +220,7 @@ class TransformerBlock(Residual, Layer):
         attention_mask=None,
         segment_ids=None,
         positions=None,
+        lengths=None,
         cache=None,
         cache_index=None,
         return_attention_scores: bool = False,
@@ -235,6 +236,7 @@ class TransformerBlock(Residual, Layer):
         if cache is None:
             padding_mask = resolve_mask(x, padding_mask)
         extras = []  # the scores and the cache, where asked for
+        given = {} if lengths is None else {"lengths": lengths}  # not every attention takes them
 
         def attend(y):
             y = self.attention(
@@ -247,6 +249,7 @@ class TransformerBlock(Residual, Layer):
                 cache_index=cache_index,
                 return_attention_scores=return_attention_scores,
                 training=training,
+                **given,
             )
             if isinstance(y, tuple):
                 y, *extras[:] = y

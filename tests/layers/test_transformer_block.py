@@ -6,10 +6,12 @@ import pytest
 from keras import ops
 
 from keras_tx.layers import (
+    DynamicScaling,
     FeedForward,
     MoEFFN,
     MultiHeadCrossAttention,
     MultiHeadSelfAttention,
+    RotaryEncoding,
     TransformerBlock,
 )
 from keras_tx.layers.normalization import make_normalization
@@ -219,6 +221,21 @@ def test_the_mask_of_the_source_is_used_in_cross_attention():
     changed = np.where(CONTEXT_MASK[..., None], CONTEXT, 19.0).astype("float32")
     got = call(block, {"x": X, "context": changed}, **masks)
     assert_close(got, expected)
+
+
+def test_lengths_reach_a_position_that_depends_on_them():
+    position = RotaryEncoding(scaling=DynamicScaling(2.0, 3))
+    block = TransformerBlock(3, 11, head_dim=6, layer_norm_epsilon=0.03, position=position)
+    randomize(block)
+    lengths = tensors({"lengths": np.array([3, 7], "int32")})
+    parts = {
+        "attention": lambda y: call(block.attention, {"x": y}, **lengths),
+        "feed_forward": lambda y: call(block.feed_forward, {"x": y}),
+    }
+    got = call(block, {"x": X}, **lengths)
+    assert_close(got.astype("float64"), formula(block, "layer", parts))
+    differs = np.abs(got - call(block, {"x": X})).max(axis=(1, 2))
+    assert differs[0] < 1e-5 and differs[1] > 1e-3
 
 
 def test_scores_are_those_of_the_self_attention():

@@ -1,6 +1,5 @@
-"""GPT equals transformers' Llama, GPT-NeoX and Gemma 2 with their weights copied."""
+"""GPT equals the decoders of transformers with their weights copied, by arguments alone."""
 
-import keras
 import numpy as np
 import pytest
 
@@ -39,6 +38,37 @@ def llama():
         tie_embeddings=False,
         **OURS,
     )
+    return model, gpt, copy_like_llama(model, gpt)
+
+
+# Llama's kin: what their configuration has beside Llama's, and their attention beside ours.
+KIN = {
+    "Mistral": ({"sliding_window": 5}, {"window": 5}),
+    "Phi3": ({"pad_token_id": 0, "original_max_position_embeddings": 17}, {}),
+    "Qwen2": ({}, {"use_bias": True, "use_output_bias": False}),
+    "Qwen3": ({"head_dim": 4}, {"query_key_norm": True, "layer_norm_epsilon": 1e-3}),
+}
+
+
+def kin(name):
+    hugging = transformers()
+    theirs, ours = KIN[name]
+    config = getattr(hugging, f"{name}Config")(
+        **SIZES, num_key_value_heads=1, rms_norm_eps=1e-3, **theirs
+    )
+    model = randomized(getattr(hugging, f"{name}ForCausalLM")(config))
+    attention = {"causal": True, "position": layers.RotaryEncoding(), "use_bias": False, **ours}
+    block = layers.TransformerBlock(
+        attention=layers.MultiHeadSelfAttention(N, 4, 1, **attention),
+        feed_forward=layers.FeedForward(F, gated=True, use_bias=False),
+        normalization="rms",
+        layer_norm_epsilon=1e-3,
+    )
+    gpt = ktx.GPT(V, LAYERS, D, max_sequence_length=17, block=block, tie_embeddings=False)
+    return model, gpt, copy_like_llama(model, gpt)
+
+
+def copy_like_llama(model, gpt):
     state = State(model)
     for index, block in enumerate(gpt.blocks):
         h = f"model.layers.{index}"
@@ -47,6 +77,34 @@ def llama():
         copy_gated(state, block, h)
     state.norm(gpt.output_norm, "model.norm")
     copy_embeddings(state, gpt, "model.embed_tokens", "lm_head")
+    return state
+
+
+def bloom():
+    hugging = transformers()
+    config = hugging.BloomConfig(
+        vocab_size=V, hidden_size=D, n_layer=LAYERS, n_head=N, layer_norm_epsilon=1e-3
+    )
+    model = randomized(hugging.BloomForCausalLM(config))
+    block = layers.TransformerBlock(
+        N, causal=True, position=layers.AlibiBias(), activation="gelu_tanh", layer_norm_epsilon=1e-3
+    )
+    gpt = ktx.GPT(V, LAYERS, D, max_sequence_length=17, block=block, embedding_normalization=True)
+    state = State(model)
+    # Theirs holds query, key and value of one head side by side.
+    order = np.arange(3 * D).reshape(N, 3, D // N).transpose(1, 0, 2).ravel()
+    for index, block in enumerate(gpt.blocks):
+        h = f"transformer.h.{index}"
+        state.norm(block.attention_norm, f"{h}.input_layernorm")
+        state.norm(block.feed_forward_norm, f"{h}.post_attention_layernorm")
+        query_key_value = block.attention.query_key_value_dense
+        state.dense(query_key_value, f"{h}.self_attention.query_key_value", order=order)
+        state.dense(block.attention.output_dense, f"{h}.self_attention.dense")
+        state.dense(block.feed_forward.inner_dense, f"{h}.mlp.dense_h_to_4h")
+        state.dense(block.feed_forward.output_dense, f"{h}.mlp.dense_4h_to_h")
+    state.norm(gpt.embedding_norm, "transformer.word_embeddings_layernorm")
+    state.norm(gpt.output_norm, "transformer.ln_f")
+    copy_embeddings(state, gpt, "transformer.word_embeddings", "lm_head")
     return model, gpt, state
 
 
@@ -92,8 +150,8 @@ def gemma2():
         **{**SIZES, "tie_word_embeddings": True},
         num_key_value_heads=1,
         head_dim=4,
-        query_pre_attn_scalar=4,
-        attn_logit_softcapping=None,
+        query_pre_attn_scalar=9,
+        attn_logit_softcapping=2.0,
         final_logit_softcapping=20.0,
         sliding_window=5,
         layer_types=["sliding_attention", "full_attention"],
@@ -103,19 +161,21 @@ def gemma2():
     model = randomized(hugging.Gemma2ForCausalLM(config))
     blocks = [
         layers.TransformerBlock(
-            N,
-            F,
-            num_key_value_heads=1,
-            head_dim=4,
-            causal=True,
-            window=window,
-            position=layers.RotaryEncoding(),
-            gated=True,
-            activation="gelu_tanh",
+            attention=layers.MultiHeadSelfAttention(
+                N,
+                4,
+                1,
+                causal=True,
+                window=window,
+                position=layers.RotaryEncoding(),
+                scale=9**-0.5,
+                soft_cap=2.0,
+                use_bias=False,
+            ),
+            feed_forward=layers.FeedForward(F, gated=True, activation="gelu_tanh", use_bias=False),
             normalization="rms",
             normalization_order="sandwich",
             layer_norm_epsilon=1e-3,
-            use_bias=False,
         )
         for window in (5, None)
     ]
@@ -145,13 +205,20 @@ def gemma2():
 
 
 def copy_gated(state, block, name):
-    """The attention and the gated feed-forward network, as Llama calls them."""
-    projections = [f"{name}.self_attn.{part}_proj" for part in "qkv"]
-    state.dense(block.attention.query_key_value_dense, *projections)
-    state.dense(block.attention.output_dense, f"{name}.self_attn.o_proj")
-    inner = f"{name}.mlp.gate_proj", f"{name}.mlp.up_proj"
-    state.dense(block.feed_forward.inner_dense, *inner)
-    state.dense(block.feed_forward.output_dense, f"{name}.mlp.down_proj")
+    """The attention and the gated feed-forward network, as Llama, or Phi-3, calls them."""
+    attention, feed_forward = f"{name}.self_attn", f"{name}.mlp"
+    projections, inner = ["qkv_proj"], ["gate_up_proj"]
+    if f"{attention}.qkv_proj.weight" not in state.values:
+        projections, inner = ["q_proj", "k_proj", "v_proj"], ["gate_proj", "up_proj"]
+    state.dense(
+        block.attention.query_key_value_dense, *[f"{attention}.{part}" for part in projections]
+    )
+    if block.attention.query_key_norm:
+        state.norm(block.attention.query_norm, f"{attention}.q_norm")
+        state.norm(block.attention.key_norm, f"{attention}.k_norm")
+    state.dense(block.attention.output_dense, f"{attention}.o_proj")
+    state.dense(block.feed_forward.inner_dense, *[f"{feed_forward}.{part}" for part in inner])
+    state.dense(block.feed_forward.output_dense, f"{feed_forward}.down_proj")
 
 
 def copy_embeddings(state, gpt, name, head):
@@ -160,24 +227,37 @@ def copy_embeddings(state, gpt, name, head):
     gpt.token_embedding.set_weights(both)
 
 
-@pytest.mark.parametrize("family", [llama, gpt_neox, gemma2], ids=lambda family: family.__name__)
-def test_logits_and_greedy_text(family):
+FAMILIES = {"Llama": llama, "GPTNeoX": gpt_neox, "Gemma2": gemma2, "Bloom": bloom}
+
+
+IDS = tools.tokens(3, 11)
+
+
+def check_logits(model, gpt, state):
     import torch
 
-    model, gpt, state = family()
     assert not state.unread
-    ids = tools.tokens(3, 11)
-    theirs = torch.tensor(ids).long()
     with torch.no_grad():
-        logits = model(theirs).logits.numpy()
-        new = model.generate(
-            theirs,
-            attention_mask=torch.ones_like(theirs),  # no id stands for padding
-            max_new_tokens=6,
-            do_sample=False,
-            eos_token_id=None,
-        )
-    tools.assert_close(gpt.predict(ids, verbose=0), logits)
+        logits = model(torch.tensor(IDS).long()).logits.numpy()
+    tools.assert_close(gpt.predict(IDS, verbose=0), logits)
     assert np.abs(logits).max() > 1
-    assert gpt.generate(ids, max_new_tokens=6) == new[:, 11:].tolist()
-    assert keras.backend.standardize_dtype(gpt(ids).dtype) == "float32"
+
+
+@pytest.mark.parametrize("name", KIN)
+def test_logits_of_the_kin_of_llama(name):
+    check_logits(*kin(name))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_logits_and_greedy_text(name):
+    import torch
+
+    model, gpt, state = FAMILIES[name]()
+    check_logits(model, gpt, state)
+    ids = torch.tensor(IDS).long()
+    everything = torch.ones_like(ids)  # no id stands for padding
+    with torch.no_grad():
+        new = model.generate(
+            ids, attention_mask=everything, max_new_tokens=6, do_sample=False, eos_token_id=None
+        )
+    assert gpt.generate(IDS, max_new_tokens=6) == new[:, 11:].tolist()
