@@ -8,7 +8,10 @@ if keras.backend.backend() == "tensorflow":
         compiled,
         fused_attention,
         put,
+        row,
+        rows,
         serial_loop,
+        stacked,
         with_gradient,
     )
 elif keras.backend.backend() == "jax":
@@ -17,7 +20,10 @@ elif keras.backend.backend() == "jax":
         compiled,
         fused_attention,
         put,
+        row,
+        rows,
         serial_loop,
+        stacked,
         with_gradient,
     )
 elif keras.backend.backend() == "torch":
@@ -26,7 +32,10 @@ elif keras.backend.backend() == "torch":
         compiled,
         fused_attention,
         put,
+        row,
+        rows,
         serial_loop,
+        stacked,
         with_gradient,
     )
 else:
@@ -40,6 +49,9 @@ __all__ = [
     "compiled",
     "fused_attention",
     "put",
+    "row",
+    "rows",
     "serial_loop",
+    "stacked",
     "with_gradient",
 ]

@@ -21,9 +21,23 @@ def serial_loop(start, stop, body, carry):
     return lax.fori_loop(start, stop, body, carry)
 
 
-def put(x, index, row):
-    """`x` with `x[index] = row`, in place where the old `x` is not used again."""
-    return lax.dynamic_update_index_in_dim(x, row, index, 0)
+def rows(x):
+    """x (n, ...) as rows that `row` takes and `put` replaces one by one, without a copy of all."""
+    return x
+
+
+def row(rows, index):
+    return lax.dynamic_index_in_dim(rows, index, 0, keepdims=False)
+
+
+def put(rows, index, row):
+    """The rows with `row` in that place."""
+    return lax.dynamic_update_index_in_dim(rows, row, index, 0)
+
+
+def stacked(rows):
+    """The reverse of `rows`."""
+    return rows
 
 
 def with_gradient(forward, backward):

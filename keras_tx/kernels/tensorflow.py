@@ -14,7 +14,6 @@ def serial_loop(start, stop, body, carry):
 
     TensorFlow's loops run ten iterations ahead by default and hold the memory of all of them.
     """
-    carry = tf.nest.map_structure(tf.convert_to_tensor, carry)
     _, carry = tf.while_loop(
         lambda i, carry: i < stop,
         lambda i, carry: (i + 1, body(i, carry)),
@@ -24,9 +23,32 @@ def serial_loop(start, stop, body, carry):
     return carry
 
 
-def put(x, index, row):
-    """`x` with `x[index] = row`, in place where the old `x` is not used again."""
-    return tf.tensor_scatter_nd_update(x, tf.reshape(index, (1, 1)), row[None])
+def rows(x):
+    """x (n, ...) as rows that `row` takes and `put` replaces one by one, without a copy of all.
+
+    A list of tensors: TensorFlow's updates of a part of a tensor copy the whole.
+    """
+    array = tf.TensorArray(
+        x.dtype,
+        size=tf.shape(x)[0],
+        element_shape=x.shape[1:],
+        clear_after_read=False,
+    )
+    return array.unstack(x)
+
+
+def row(rows, index):
+    return rows.read(index)
+
+
+def put(rows, index, row):
+    """The rows with `row` in that place."""
+    return rows.write(index, row)
+
+
+def stacked(rows):
+    """The reverse of `rows`."""
+    return rows.stack()
 
 
 def with_gradient(forward, backward):

@@ -21,10 +21,24 @@ def serial_loop(start, stop, body, carry):
     return carry
 
 
-def put(x, index, row):
-    """`x` with `x[index] = row`, in place."""
-    x[index] = row
+def rows(x):
+    """x (n, ...) as rows that `row` takes and `put` replaces one by one, in place."""
     return x
+
+
+def row(rows, index):
+    return rows[index]
+
+
+def put(rows, index, row):
+    """The rows with `row` in that place."""
+    rows[index] = row
+    return rows
+
+
+def stacked(rows):
+    """The reverse of `rows`."""
+    return rows
 
 
 def with_gradient(forward, backward):

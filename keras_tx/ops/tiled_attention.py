@@ -204,16 +204,17 @@ def _forward(problem, query, key, value, sinks=None, diagonals=None):
         output = ops.where(alive, gathered / total, 0.0)
         log_sum = ops.where(alive, top + ops.log(total), -MASKED_SCORE)
         return (
-            kernels.put(outputs, i, ops.cast(output, outputs.dtype)),
+            kernels.put(outputs, i, ops.cast(output, value.dtype)),
             kernels.put(log_sums, i, log_sum),
         )
 
     zeros = ops.zeros_like(queries[..., :1])
     carry = (
-        zeros + ops.zeros((value.shape[-1],), value.dtype),
-        ops.zeros_like(at_least_float32(zeros)),
+        kernels.rows(zeros + ops.zeros((value.shape[-1],), value.dtype)),
+        kernels.rows(ops.zeros_like(at_least_float32(zeros))),
     )
-    outputs, log_sums = kernels.serial_loop(0, problem.tiling.query_tiles, rows, carry)
+    carry = kernels.serial_loop(0, problem.tiling.query_tiles, rows, carry)
+    outputs, log_sums = (kernels.stacked(x) for x in carry)
     output = problem.tiling.join_queries(
         outputs, problem.heads.num_query_heads, problem.heads.groups
     )
@@ -252,7 +253,7 @@ def _backward(problem, output, log_sums, upstream, query, key, value, sinks=None
                 if cap is not None:
                     product = ops.matmul(q, ops.swapaxes(k, -1, -2))
                     d_scores = d_scores * (1.0 - ops.square(ops.tanh(product / cap)))
-                d_query = tile_of(grads["query"], i) + ops.matmul(d_scores, k)
+                d_query = kernels.row(grads["query"], i) + ops.matmul(d_scores, k)
                 grads["query"] = kernels.put(grads["query"], i, d_query)
                 return grads, d_k + ops.matmul(ops.swapaxes(d_scores, -1, -2), q), d_v
 
@@ -265,13 +266,15 @@ def _backward(problem, output, log_sums, upstream, query, key, value, sinks=None
         return grads, kernels.put(d_keys, j, d_k), kernels.put(d_values, j, d_v)
 
     def zeros(x):
-        return ops.zeros_like(at_least_float32(x))
+        return kernels.rows(ops.zeros_like(at_least_float32(x)))
 
     grads = {"query": zeros(queries)}
     if diagonals is not None:
         grads["diagonals"] = zeros(diagonals)
     carry = (grads, zeros(keys), zeros(values))
     grads, d_keys, d_values = kernels.serial_loop(0, problem.tiling.key_tiles, columns, carry)
+    grads = {name: kernels.stacked(x) for name, x in grads.items()}
+    d_keys, d_values = kernels.stacked(d_keys), kernels.stacked(d_values)
     tiling, heads = problem.tiling, problem.heads
     gradients = {
         **grads,
@@ -307,4 +310,6 @@ def _add_diagonal(problem, totals, d_scores, i, j):
     tile = problem.tiling.tile
     by_head = ops.reshape(by_head, (problem.heads.num_query_heads, tile, tile))
     place = problem.diagonal(i, j)
-    return kernels.put(totals, place, tile_of(totals, place) + sum_diagonals(by_head, tile, tile))
+    return kernels.put(
+        totals, place, kernels.row(totals, place) + sum_diagonals(by_head, tile, tile)
+    )

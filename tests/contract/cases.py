@@ -13,8 +13,9 @@ from collections.abc import Callable
 import keras
 import numpy as np
 
-from keras_tx.layers.attention_pooling import AttentionPooling
 from keras_tx.layers.axial_rotary_encoding import AxialRotaryEncoding
+from keras_tx.layers.alibi_bias import AlibiBias
+from keras_tx.layers.attention_pooling import AttentionPooling
 from keras_tx.layers.bahdanau_attention import BahdanauAttention
 from keras_tx.layers.feed_forward import FeedForward
 from keras_tx.layers.learned_encoding import LearnedEncoding
@@ -178,9 +179,16 @@ CASES = [
             num_key_value_heads=3,
             causal=True,
             window=3,
+            num_global_tokens=2,
             position=RotaryEncoding(100.0, name="position"),
+            query_key_norm=True,
+            scale=0.4,
+            soft_cap=5.0,
+            sinks=True,
             dropout=0.2,
+            layer_norm_epsilon=1e-3,
             use_bias=False,
+            use_output_bias=True,
             kernel_initializer="he_normal",
             **k,
         ),
@@ -190,14 +198,30 @@ CASES = [
         has_dropout=True,
         tolerance=8.0,
     ),
+    sequence_case(
+        "self_attention_tiled",
+        lambda **k: MultiHeadSelfAttention(
+            2, 3, causal=True, position=AlibiBias(name="position"), implementation="tiled", **k
+        ),
+        masks={"padding_mask": "x"},
+        causal=True,
+        cached=True,
+    ),
     Case(
         "cross_attention",
         lambda **k: MultiHeadCrossAttention(
             6,
             head_dim=2,
             num_key_value_heads=3,
+            query_key_norm=True,
+            scale=0.4,
+            soft_cap=5.0,
+            sinks=True,
+            implementation="dense",
             dropout=0.3,
+            layer_norm_epsilon=1e-3,
             use_bias=False,
+            use_output_bias=True,
             kernel_initializer="he_normal",
             **k,
         ),
