@@ -14,13 +14,24 @@ def serial_loop(start, stop, body, carry):
 
     TensorFlow's loops run ten iterations ahead by default and hold the memory of all of them.
     """
+
+    def step(i, carry):
+        return i + 1, tf.nest.map_structure(_with_the_shape_of, carry, body(i, carry))
+
     _, carry = tf.while_loop(
         lambda i, carry: i < stop,
-        lambda i, carry: (i + 1, body(i, carry)),
+        step,
         (tf.convert_to_tensor(start, "int32"), carry),
         parallel_iterations=1,
     )
     return carry
+
+
+def _with_the_shape_of(before, after):
+    """What a step makes has the shape of what it was made from, also where a trace lost it."""
+    if tf.is_tensor(after):
+        after.set_shape(before.shape)
+    return after
 
 
 def rows(x):

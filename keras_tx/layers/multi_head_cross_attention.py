@@ -75,7 +75,7 @@ class MultiHeadCrossAttention(MultiHeadAttention):
         layer_norm_epsilon: float = 1e-6,
         use_bias: bool = True,
         use_output_bias: bool | None = None,
-        kernel_initializer: str | keras.initializers.Initializer = "lecun_uniform",
+        kernel_initializer: str | keras.initializers.Initializer = "lecun_normal",
         **kwargs,
     ):
         super().__init__(**kwargs)

@@ -100,7 +100,7 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         layer_norm_epsilon: float = 1e-6,
         use_bias: bool = True,
         use_output_bias: bool | None = None,
-        kernel_initializer: str | keras.initializers.Initializer = "lecun_uniform",
+        kernel_initializer: str | keras.initializers.Initializer = "lecun_normal",
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -166,9 +166,9 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         if self.position is not None and not self._has_bias:
             if positions is None:
                 positions = self._places(ops.shape(x)[1], cache_index)
-            length = {} if lengths is None else {"lengths": lengths}
+            given = {"lengths": lengths} if self.depends_on_length else {}
             query, key = (
-                ops.cast(self.position(heads, positions, **length), value.dtype)
+                ops.cast(self.position(heads, positions, **given), value.dtype)
                 for heads in (query, key)
             )
         if cache is not None:
@@ -201,6 +201,11 @@ class MultiHeadSelfAttention(MultiHeadAttention):
                 "With a cache, `padding_mask` and `segment_ids` cannot say which cached keys to "
                 "see: use `attention_mask` (batch, queries, cached keys)."
             )
+
+    @property
+    def depends_on_length(self) -> bool:
+        """Whether `position` needs `lengths`."""
+        return getattr(self.position, "depends_on_length", False)
 
     @property
     def _has_bias(self) -> bool:

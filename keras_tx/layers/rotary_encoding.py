@@ -82,6 +82,10 @@ class RotaryEncoding(Layer):
         self.rotary_dim = rotary_dim
         self.interleaved = interleaved
 
+    @property
+    def depends_on_length(self) -> bool:
+        return self.scaling is not None and self.scaling.depends_on_length
+
     def build(self, x_shape):
         if x_shape[-1] is None or (self.rotary_dim or x_shape[-1]) % 2:
             raise ValueError(

@@ -12,6 +12,7 @@ class RotaryScaling(Configurable):
     A subclass is registered with Keras, keeps its constructor's arguments under their own names
     and gives
 
+    - `depends_on_length`: whether it needs `lengths`;
     - `frequencies(dim, max_wavelength, lengths=None)`: of `dim / 2` pairs of features, numpy
       float64 (dim / 2,), or float32 (B, dim / 2) where they depend on lengths (B,) given as a
       tensor. None stands for a length of training.
@@ -19,6 +20,8 @@ class RotaryScaling(Configurable):
     """
 
     attention_factor = 1.0
+
+    depends_on_length = False
 
     def frequencies(self, dim: int, max_wavelength: float, lengths=None):
         raise NotImplementedError
@@ -57,6 +60,8 @@ class DynamicScaling(RotaryScaling):
     Reference:
         Peng et al. 2023, "YaRN", section 3.1 and appendix A.2.
     """
+
+    depends_on_length = True
 
     def __init__(self, factor: float, original_length: int):
         self.factor = _positive("factor", factor)
@@ -147,6 +152,8 @@ class LongRopeScaling(RotaryScaling):
     Reference:
         Ding et al. 2024, "LongRoPE: Extending LLM Context Window Beyond 2 Million Tokens".
     """
+
+    depends_on_length = True
 
     def __init__(
         self,

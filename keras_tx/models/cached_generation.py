@@ -38,6 +38,9 @@ class CachedGeneration(TextGeneration):
             ],
             "position": ops.zeros((batch,), "int32"),
         }
+        if any(getattr(block.attention, "depends_on_length", False) for block in self.blocks):
+            # What a row may grow to: cached keys are turned by it once and for all.
+            state["lengths"] = ops.minimum(lengths + max_new_tokens, self.max_sequence_length)
         if self.pad_token_id is not None:
             state["is_real"] = ops.zeros((batch, 1, capacity, 1), "bool")
         x, state = self._extend(token_ids, state)
@@ -60,10 +63,11 @@ class CachedGeneration(TextGeneration):
             is_real = real_tokens(token_ids, self.pad_token_id)[:, None, :, None]
             state["is_real"] = cache_ops.write(state["is_real"], is_real, position)
             mask = ops.transpose(state["is_real"], (0, 1, 3, 2))  # (B, 1, 1, S)
+        given = {"lengths": state["lengths"]} if "lengths" in state else {}
         extended = []
         for block, cache in zip(self.blocks, state["caches"], strict=True):
             x, cache = block(
-                x, cache=cache, cache_index=position, attention_mask=mask, training=False
+                x, cache=cache, cache_index=position, attention_mask=mask, training=False, **given
             )
             extended.append(cache)
         return x, {**state, "caches": extended}

@@ -62,7 +62,9 @@ class GPT(BlockStack, CachedGeneration, Model):
 
     Call arguments:
         inputs: Integers (B, T), or a dictionary of `token_ids` (B, T) and, optionally,
-            `segment_ids` (B, T), the sequences of a packed row, and `positions` (B, T).
+            `segment_ids` (B, T), the sequences of a packed row, `positions` (B, T), and `lengths`
+            (B,), the length that each row has or will have, for rotary scalings that depend on it
+            (by default that of training; `generate` gives it).
         return_attention_scores: Whether to return the attention weights too.
 
     Returns:
@@ -253,6 +255,8 @@ class GPT(BlockStack, CachedGeneration, Model):
             "positions": inputs.get("positions"),
             "training": training,
         }
+        if "lengths" in inputs:
+            arguments["lengths"] = inputs["lengths"]
         scores = {}
         for block in self.blocks:
             if return_attention_scores:
@@ -284,10 +288,10 @@ class GPT(BlockStack, CachedGeneration, Model):
         if not isinstance(inputs, dict):
             inputs = {"token_ids": inputs}
         known = {"token_ids", "segment_ids", "positions"}
-        if "token_ids" not in inputs or not known.issuperset(inputs):
+        if "token_ids" not in inputs or not {*known, "lengths"}.issuperset(inputs):
             raise ValueError(
                 "The inputs must be `token_ids`, or a dictionary of it and, optionally, "
-                f"`segment_ids` and `positions`. Received: {sorted(inputs)}"
+                f"`segment_ids`, `positions` and `lengths`. Received: {sorted(inputs)}"
             )
         check_ids("token_ids", inputs["token_ids"], self.vocabulary_size)
         limit = self.max_sequence_length
@@ -298,6 +302,12 @@ class GPT(BlockStack, CachedGeneration, Model):
                     f"`{name}` must have the shape of `token_ids`, {inputs['token_ids'].shape}. "
                     f"Received: {inputs[name].shape}"
                 )
+        rows = inputs["token_ids"].shape[:1]
+        if "lengths" in inputs and inputs["lengths"].shape != rows:
+            raise ValueError(
+                f"`lengths` must have one number for each row, shape {rows}. "
+                f"Received: {inputs['lengths'].shape}"
+            )
         positions = inputs.get("positions", np.zeros(1))
         if positions.size and not 0 <= positions.min() <= positions.max() < limit:
             raise ValueError(

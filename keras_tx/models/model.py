@@ -6,6 +6,7 @@ from keras import ops, tree
 
 from keras_tx.data import tokenizers
 from keras_tx.layers.configurable import Configurable
+from keras_tx.layers.multi_head_attention import MultiHeadAttention
 from keras_tx.training.cross_entropy_training import CrossEntropyTraining
 
 
@@ -50,6 +51,15 @@ class Model(Configurable, CrossEntropyTraining, keras.Model):
 
     def build(self, inputs_shape=None):
         """Every child is built by the constructor."""
+
+    def attention_paths(self) -> dict[str, str]:
+        """How each multi-head attention was computed when it was last traced, and why.
+
+        Returns:
+            {path of the layer: "tiled: 8192 x 8192 scores a head"}, or "not called yet".
+        """
+        attentions = (x for x in self._flatten_layers() if isinstance(x, MultiHeadAttention))
+        return {x.path: x.path_taken or "not called yet" for x in attentions}
 
     def check_inputs(self, inputs):
         """Raises ValueError for concrete (numpy) inputs that the model cannot take."""

@@ -16,8 +16,8 @@ In order:
 2. The backend has a kernel of its own, and it honours the request: fused. Soft caps, sinks and
    dropout are not honoured; neither is a mask that would need a large matrix.
 3. The scores of one head are many (`MANY_SCORES`): tiled.
+   So they may be where TensorFlow does not know a length when it traces: tiled, too.
 4. Otherwise dense: on few scores a loop costs more than it saves.
-Where TensorFlow does not know a length when it traces, 3 and 4 are chosen when it runs.
 """
 
 import dataclasses
@@ -72,14 +72,7 @@ def attention(
         return _fused(query, key, value, mask, scoring)
     if path.name == "tiled":
         return tiled_attention(query, key, value, mask, scoring, _tile(mask))
-    if path.name == "dense":
-        return dense_attention(query, key, value, mask, scoring)[0]
-    many = ops.shape(query)[2] * ops.shape(key)[2] >= MANY_SCORES
-    return ops.cond(
-        many,
-        lambda: tiled_attention(query, key, value, mask, scoring, _tile(mask)),
-        lambda: dense_attention(query, key, value, mask, scoring)[0],
-    )
+    return dense_attention(query, key, value, mask, scoring)[0]
 
 
 def choose_path(
@@ -121,10 +114,12 @@ def choose_path(
     if refusals["tiled"]:
         return Path("dense", refusals["tiled"])
     queries, keys = query_shape[2], key_shape[2]
-    if queries is not None and queries <= FEW_QUERIES:
+    if isinstance(queries, int) and queries <= FEW_QUERIES:
         return Path("dense", f"few queries ({queries})")
     if queries is None or keys is None:
-        return Path("by length", f"tiled from {MANY_SCORES} scores a head on, else dense")
+        return Path("tiled", "a length is not known yet; a short one is one tile")
+    if not (isinstance(queries, int) and isinstance(keys, int)):
+        return Path("dense", "lengths are symbols, of which only shapes are wanted")
     if queries * keys >= MANY_SCORES:
         return Path("tiled", f"{queries} x {keys} scores a head")
     return Path("dense", f"few scores ({queries} x {keys} a head)")

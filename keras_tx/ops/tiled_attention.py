@@ -18,7 +18,7 @@ from keras_tx.ops.tiles import Tiling, classify, padded_to_tiles, tile_mask, til
 
 
 def tiled_attention(query, key, value, mask: AttentionMask, scoring: Scoring, tile: int = 256):
-    """softmax(scores) value, in O(T + S) memory.
+    """softmax(scores) value, in memory that grows with T + S.
 
     Args:
         query: (B, N, T, H).
@@ -26,38 +26,50 @@ def tiled_attention(query, key, value, mask: AttentionMask, scoring: Scoring, ti
         value: (B, K, S, H').
         mask, scoring: As for `dense_attention`, but for `scoring.bias` and, beside a
             `distance_bias`, `mask.offset`.
-        tile: Queries and keys of a tile.
+        tile: Queries, and keys, of a tile, at most.
 
     Returns:
         (B, N, T, H') in the dtype of `value`.
     """
-    heads = Heads(key.shape[1], query.shape[1] // key.shape[1])
-    tiling = Tiling(ops.shape(query)[2], ops.shape(key)[2], tile)
     inputs = {"query": query, "key": key, "value": value}
     if scoring.sinks is not None:
         inputs["sinks"] = ops.cast(scoring.sinks, "float32")
     if scoring.distance_bias is not None:
-        inputs["diagonals"] = _diagonals(scoring.distance_bias, tiling)
+        inputs["diagonals"] = _diagonals(scoring.distance_bias, _tiling(query, key, tile))
     fields = ("offset", "padding", "query_segments", "key_segments", "explicit")
     data = {name: getattr(mask, name) for name in fields if getattr(mask, name) is not None}
     if scoring.dropout:
         data["seed"] = scoring.seed
 
-    def problem(constants):
+    def problem(query, key, constants):
         given = dict(zip(data, constants, strict=True))
         seeded = dataclasses.replace(scoring, seed=given.pop("seed", None))
+        heads = Heads(key.shape[1], query.shape[1] // key.shape[1])
+        # Made in each pass anew: XLA must see that the sizes are those of its inputs.
+        tiling = _tiling(query, key, tile)
         return _Problem(dataclasses.replace(mask, **given), seeded, tiling, heads)
 
     def forward(tensors, constants):
-        return _forward(problem(constants), **dict(zip(inputs, tensors, strict=True)))
+        made = problem(*tensors[:2], constants)
+        return _forward(made, **dict(zip(inputs, tensors, strict=True)))
 
     def backward(tensors, constants, output, residuals, upstream):
+        made = problem(*tensors[:2], constants)
         named = dict(zip(inputs, tensors, strict=True))
-        gradients = _backward(problem(constants), output, *residuals, upstream, **named)
+        gradients = _backward(made, output, *residuals, upstream, **named)
         return tuple(ops.cast(gradients[name], named[name].dtype) for name in inputs)
 
     apply = kernels.with_gradient(forward, backward)
     return apply(tuple(inputs.values()), tuple(data.values()))
+
+
+def _tiling(query, key, tile):
+    """Tiles no longer than the sequences, where TensorFlow may not know yet how long those are."""
+    num_queries, num_keys = ops.shape(query)[2], ops.shape(key)[2]
+    if isinstance(num_queries, int) and isinstance(num_keys, int):
+        return Tiling(num_queries, num_keys, min(tile, max(num_queries, num_keys)))
+    longest = ops.maximum(num_queries, num_keys)
+    return Tiling(num_queries, num_keys, ops.minimum(tile, longest))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,12 +155,12 @@ class _Problem:
     def by_head(self, x):
         """(B * K, groups * tile, ...) -> (B, K, groups, tile, ...)"""
         heads, tile = self.heads, self.tiling.tile
-        return ops.reshape(x, (-1, heads.num_key_heads, heads.groups, tile, x.shape[-1]))
+        return ops.reshape(x, (-1, heads.num_key_heads, heads.groups, tile, ops.shape(x)[-1]))
 
     def folded(self, x):
         """The reverse of `by_head`."""
         rows = self.heads.groups * self.tiling.tile
-        return ops.reshape(x, (-1, rows, x.shape[-1]))
+        return ops.reshape(x, (-1, rows, ops.shape(x)[-1]))
 
     def of_heads(self, x):
         """(B or 1, N or 1, tile, tile) -> (..., K or 1, groups or 1, tile, tile)"""

@@ -13,9 +13,9 @@ from collections.abc import Callable
 import keras
 import numpy as np
 
-from keras_tx.layers.axial_rotary_encoding import AxialRotaryEncoding
 from keras_tx.layers.alibi_bias import AlibiBias
 from keras_tx.layers.attention_pooling import AttentionPooling
+from keras_tx.layers.axial_rotary_encoding import AxialRotaryEncoding
 from keras_tx.layers.bahdanau_attention import BahdanauAttention
 from keras_tx.layers.feed_forward import FeedForward
 from keras_tx.layers.learned_encoding import LearnedEncoding

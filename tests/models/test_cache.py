@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_tx import kernels
+from keras_tx import kernels, layers
 from tests.models import tools
 
 LENGTHS = np.array([1, 3, 7, 5, 2], "int32")
@@ -105,3 +105,30 @@ def test_a_vit_sees_every_patch_from_every_patch():
         changed = image.copy()
         changed[0, 2 * place[0], 3 * place[1]] ^= 255
         assert np.abs(forward(changed) - logits).max() > 1e-4
+
+
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        layers.DynamicScaling(4.0, 5),
+        layers.LongRopeScaling(4.0, 5, short_factors=[1.0, 1.3], long_factors=[1.5, 4.0]),
+    ],
+    ids=["dynamic", "longrope"],
+)
+def test_a_rotation_that_depends_on_a_length_takes_each_rows_own(scaling):
+    """In a batch as alone, and as without a cache when it is told what each row may grow to."""
+    position = layers.RotaryEncoding(scaling=scaling)
+    attention = layers.MultiHeadSelfAttention(2, 4, causal=True, position=position)
+    gpt = tools.make_gpt("list", block=layers.TransformerBlock(attention=attention))
+    prompts = [tools.tokens(n, seed=n).tolist() for n in (2, 7)]
+    new = gpt.generate(prompts, max_new_tokens=STEPS)
+    assert new == [gpt.generate(prompt, max_new_tokens=STEPS) for prompt in prompts]
+    for prompt, added in zip(prompts, new, strict=True):
+        whole = np.array([[*prompt, *added]], "int32")
+        logits = {
+            length: ops.convert_to_numpy(gpt({"token_ids": whole, "lengths": np.array([length])}))
+            for length in (5, len(prompt) + STEPS)
+        }
+        chosen = logits[len(prompt) + STEPS][0, len(prompt) - 1 : -1].argmax(-1)
+        assert chosen.tolist() == added
+        assert np.abs(logits[5] - logits[len(prompt) + STEPS]).max() > 1e-3

@@ -129,6 +129,7 @@ INPUTS = [
     ({"token_ids": IDS, "segments": IDS}, "Received: .'segments', 'token_ids'."),
     ({"token_ids": IDS, "segment_ids": IDS[:, :3]}, "must have the shape of `token_ids`"),
     ({"token_ids": IDS, "positions": IDS + 9}, "`positions` must be from 0 to 16"),
+    ({"token_ids": IDS, "lengths": IDS}, "`lengths` must have one number for each row"),
 ]
 
 

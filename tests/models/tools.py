@@ -45,6 +45,12 @@ def window_block(**changes):
     )
 
 
+def biased_block(position, **changes):
+    return layers.TransformerBlock(
+        attention=layers.MultiHeadSelfAttention(2, 4, causal=True, position=position, **changes)
+    )
+
+
 # Every kind of position, attention, feed-forward network, normalization and stack.
 GPT_VARIANTS = {
     "learned": lambda: {},
@@ -71,6 +77,12 @@ GPT_VARIANTS = {
     "list": lambda: {
         "block": [window_block(gated=True), moe_block(normalization_order="post")],
         "position": layers.SinusoidalEncoding(max_wavelength=100.0),
+    },
+    "biases": lambda: {
+        "block": [
+            biased_block(layers.AlibiBias(), window=3, num_global_tokens=2, query_key_norm=True),
+            biased_block(layers.RelativePositionBias(8, 7, bidirectional=False), sinks=True),
+        ],
     },
 }
 

@@ -14,15 +14,13 @@ def pull_back(function, inputs, upstream):
         inputs: {name: floating array or tensor}.
         upstream: Gradient of the result.
     """
-    backend = keras.backend.backend()
     inputs = {name: ops.convert_to_tensor(x) for name, x in inputs.items()}
-    upstream = ops.convert_to_tensor(upstream)
-    if backend == "tensorflow":
-        result, gradients = _tensorflow(function, inputs, upstream)
-    elif backend == "jax":
-        result, gradients = _jax(function, inputs, upstream)
-    else:
-        result, gradients = _torch(function, inputs, upstream)
+    gradients = GRADIENTS[keras.backend.backend()]
+    if keras.backend.backend() == "jax":
+        import jax
+
+        gradients = jax.jit(gradients, static_argnums=0)
+    result, gradients = gradients(function, inputs, ops.convert_to_tensor(upstream))
     return arrays(result), arrays(gradients)
 
 
@@ -38,12 +36,8 @@ def _tensorflow(function, inputs, upstream):
 def _jax(function, inputs, upstream):
     import jax
 
-    @jax.jit
-    def run(inputs, upstream):
-        result, pull = jax.vjp(lambda inputs: function(**inputs), inputs)
-        return result, pull(upstream)[0]
-
-    return run(inputs, upstream)
+    result, pull = jax.vjp(lambda inputs: function(**inputs), inputs)
+    return result, pull(upstream)[0]
 
 
 def _torch(function, inputs, upstream):
@@ -53,3 +47,7 @@ def _torch(function, inputs, upstream):
     result = function(**inputs)
     gradients = torch.autograd.grad(result, list(inputs.values()), upstream)
     return result.detach(), dict(zip(inputs, gradients, strict=True))
+
+
+# {backend: gradients(function, inputs, upstream) -> result, gradients of the inputs by name}
+GRADIENTS = {"tensorflow": _tensorflow, "jax": _jax, "torch": _torch}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from keras import ops
 
 from keras_tx import kernels
-from keras_tx.ops.attention import MANY_SCORES, Path, attention, choose_path
+from keras_tx.ops.attention import Path, attention, choose_path
 from keras_tx.ops.attention_mask import AttentionMask
 from keras_tx.ops.dense_attention import dense_attention
 from keras_tx.ops.hashed_dropout import keep_mask
@@ -318,8 +318,8 @@ BIAS = Scoring(bias=np.zeros((1, 1, 1, 1)))
             AttentionMask(),
             Scoring(soft_cap=1.0),
             {},
-            "by length",
-            str(MANY_SCORES),
+            "tiled",
+            "not known",
         ),
         (SHORT, AttentionMask(), Scoring(), {"wanted": "tiled"}, "tiled", "asked for"),
     ],
