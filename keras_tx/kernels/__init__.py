@@ -5,6 +5,7 @@ import keras
 if keras.backend.backend() == "tensorflow":
     from keras_tx.kernels.tensorflow import (
         HAS_FUSED_ATTENTION,
+        MANY_SCORES,
         compiled,
         fused_attention,
         put,
@@ -17,6 +18,7 @@ if keras.backend.backend() == "tensorflow":
 elif keras.backend.backend() == "jax":
     from keras_tx.kernels.jax import (
         HAS_FUSED_ATTENTION,
+        MANY_SCORES,
         compiled,
         fused_attention,
         put,
@@ -29,6 +31,7 @@ elif keras.backend.backend() == "jax":
 elif keras.backend.backend() == "torch":
     from keras_tx.kernels.torch import (
         HAS_FUSED_ATTENTION,
+        MANY_SCORES,
         compiled,
         fused_attention,
         put,
@@ -46,6 +49,7 @@ else:
 
 __all__ = [
     "HAS_FUSED_ATTENTION",
+    "MANY_SCORES",
     "compiled",
     "fused_attention",
     "put",

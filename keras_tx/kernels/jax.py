@@ -67,6 +67,9 @@ def with_gradient(forward, backward):
     return function
 
 
+# From so many scores a head a loop over tiles is faster than all at once
+# (on a CPU).
+MANY_SCORES = 256 * 256
 HAS_FUSED_ATTENTION = False
 
 

@@ -89,6 +89,9 @@ def with_gradient(forward, backward):
     return apply
 
 
+# From so many scores a head a loop over tiles is faster than all at once
+# (on a CPU, in graph mode).
+MANY_SCORES = 512 * 512
 HAS_FUSED_ATTENTION = False
 
 

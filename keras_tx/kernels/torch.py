@@ -74,6 +74,9 @@ def with_gradient(forward, backward):
     return lambda inputs, constants: Function.apply(constants, *inputs)
 
 
+# From so many scores a head a loop over tiles is faster than all at once
+# (on a CPU, for what its own kernel does not honour).
+MANY_SCORES = 512 * 512
 HAS_FUSED_ATTENTION = True
 
 

@@ -1,4 +1,5 @@
 import keras
+from keras import ops
 
 from keras_tx.layers.attached_mask import resolve_mask
 from keras_tx.layers.multi_head_attention import MultiHeadAttention
@@ -112,8 +113,7 @@ class MultiHeadCrossAttention(MultiHeadAttention):
             context = masks.hide_padding(context, context_mask)
         query = self._split_heads(self.query_dense(x), self.num_heads)  # (B, N, T, H)
         key_value = self._split_heads(self.key_value_dense(context), 2 * self._key_value_heads)
-        key = key_value[:, : self._key_value_heads]  # (B, K, S, H)
-        value = key_value[:, self._key_value_heads :]
+        key, value = ops.split(key_value, 2, axis=1)  # (B, K, S, H)
         query, key = self._normalized(query, key)
 
         mask = AttentionMask(

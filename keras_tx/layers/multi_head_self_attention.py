@@ -160,8 +160,9 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         projected = self._split_heads(
             self.query_key_value_dense(x), self.num_heads + 2 * self._key_value_heads
         )
-        query = projected[:, : self.num_heads]  # (B, N, T, H)
-        key, value = ops.split(projected[:, self.num_heads :], 2, axis=1)  # (B, K, T, H)
+        # (B, N, T, H) and twice (B, K, T, H); the gradient of a slice would be filled up with zeros
+        edges = (self.num_heads, self.num_heads + self._key_value_heads)
+        query, key, value = ops.split(projected, edges, axis=1)
         query, key = self._normalized(query, key)
         if self.position is not None and not self._has_bias:
             if positions is None:

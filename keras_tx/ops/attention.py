@@ -15,7 +15,7 @@ In order:
 1. Weights are wanted, or there is a bias for every pair: dense. The matrix has to exist.
 2. The backend has a kernel of its own, and it honours the request: fused. Soft caps, sinks and
    dropout are not honoured; neither is a mask that would need a large matrix.
-3. The scores of one head are many (`MANY_SCORES`): tiled.
+3. The scores of one head are many (`kernels.MANY_SCORES`): tiled.
    So they may be where TensorFlow does not know a length when it traces: tiled, too.
 4. Otherwise dense: on few scores a loop costs more than it saves.
 """
@@ -32,8 +32,8 @@ from keras_tx.ops.scoring import PLAIN, Scoring
 from keras_tx.ops.tiled_attention import tiled_attention
 
 PATHS = ("auto", "dense", "tiled", "fused")
-MANY_SCORES = 1024 * 1024
 FEW_QUERIES = 16
+LARGE_MATRIX = 1024 * 1024  # of a mask that only the fused path needs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,7 +120,7 @@ def choose_path(
         return Path("tiled", "a length is not known yet; a short one is one tile")
     if not (isinstance(queries, int) and isinstance(keys, int)):
         return Path("dense", "lengths are symbols, of which only shapes are wanted")
-    if queries * keys >= MANY_SCORES:
+    if queries * keys >= kernels.MANY_SCORES:
         return Path("tiled", f"{queries} x {keys} scores a head")
     return Path("dense", f"few scores ({queries} x {keys} a head)")
 
@@ -144,7 +144,7 @@ def _fused_refuses(query_shape, key_shape, mask, scoring) -> str | None:
     if _is_flag(query_shape, key_shape, mask, scoring):
         return None
     size = math.prod(query_shape[2:3] + key_shape[2:3])
-    if size >= MANY_SCORES:
+    if size >= LARGE_MATRIX:
         return f"the mask would be a matrix of {query_shape[2]} x {key_shape[2]}"
     return None
 

@@ -36,6 +36,16 @@ class AttentionMask:
         """Whether places matter."""
         return self.causal or self.window is not None
 
+    def may_hide_all(self, num_queries, num_keys) -> bool:
+        """Whether there may be a query that sees nothing, as far as can be told without data."""
+        if self.padding is not None or self.explicit is not None or self.offset is not None:
+            return True
+        if self.query_segments is not self.key_segments:
+            return True
+        # Otherwise a query sees the key at its own place, if it has one.
+        known = isinstance(num_queries, int) and isinstance(num_keys, int)
+        return not known or num_queries > num_keys
+
 
 ALL_VISIBLE = AttentionMask()
 

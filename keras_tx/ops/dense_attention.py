@@ -27,7 +27,12 @@ def dense_attention(query, key, value, mask: AttentionMask, scoring: Scoring):
     if bias is not None:
         scores = scores + ops.cast(bias, scores.dtype)
     sinks = None if scoring.sinks is None else scoring.sinks[:, None, None]
-    weights = masked_softmax(scores, dense_mask(mask, num_queries, num_keys), sinks)
+    weights = masked_softmax(
+        scores,
+        dense_mask(mask, num_queries, num_keys),
+        sinks,
+        mask.may_hide_all(num_queries, num_keys),
+    )
     return weighted_values(_dropped(weights, scoring), value), weights
 
 

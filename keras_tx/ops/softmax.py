@@ -6,12 +6,13 @@ from keras import ops
 MASKED_SCORE = -1e30
 
 
-def masked_softmax(scores, mask=None, sinks=None):
+def masked_softmax(scores, mask=None, sinks=None, may_hide_all: bool = True):
     """Softmax over the last axis in float32; masked places, and rows with no other, give 0.
 
     Args:
         scores: Floating tensor (..., S).
         mask: Boolean, broadcastable to `scores`, True = take part.
+        may_hide_all: False if each row is known to have a place that takes part.
         sinks: Scores (..., 1) of one more place for each row, whose weight is not returned.
 
     Returns:
@@ -28,7 +29,9 @@ def masked_softmax(scores, mask=None, sinks=None):
         top = ops.stop_gradient(top)
         weights = ops.exp(scores - top)
         weights = weights / (ops.sum(weights, axis=-1, keepdims=True) + ops.exp(sinks - top))
-    return weights if mask is None else ops.where(mask, weights, 0.0)
+    if mask is None or not may_hide_all:  # the others are 0 beside one that takes part
+        return weights
+    return ops.where(mask, weights, 0.0)
 
 
 def at_least_float32(x):
