@@ -80,7 +80,9 @@ MANY_SCORES = 512 * 512
 HAS_FUSED_ATTENTION = True
 
 
-def fused_attention(query, key, value, *, scale, causal=False, mask=None, bias=None):
+def fused_attention(
+    query, key, value, *, scale, causal=False, mask=None, may_hide_all=True, bias=None
+):
     """PyTorch's scaled dot-product attention; queries that see nothing give 0.
 
     Args:
@@ -89,14 +91,16 @@ def fused_attention(query, key, value, *, scale, causal=False, mask=None, bias=N
         scale: Factor of the products.
         causal: Whether query i sees keys 0 to i only; needs T = S and no mask.
         mask: Boolean, broadcastable to (B, N, T, S), True = take part.
+        may_hide_all: Whether the mask may hide every key from a query.
         bias: Added to the scores, (B or 1, N or 1, T, S).
     """
     alive = None
+    if mask is not None and may_hide_all:  # what PyTorch gives then differs from case to case
+        alive = mask.any(-1, keepdim=True)
+        mask = mask | ~alive
     if bias is not None:
-        if mask is not None:  # a row of -inf alone would give NaN
-            alive = mask.any(-1, keepdim=True)
-            bias = torch.where(mask | ~alive, bias, -torch.inf)
-        mask = bias.to(query.dtype)
+        mask = bias if mask is None else torch.where(mask, bias, -torch.inf)
+        mask = mask.to(query.dtype)
     output = torch.nn.functional.scaled_dot_product_attention(
         query,
         key,

@@ -7,10 +7,11 @@ from keras import ops, tree
 from keras_tx.data import tokenizers
 from keras_tx.layers.configurable import Configurable
 from keras_tx.layers.multi_head_attention import MultiHeadAttention
+from keras_tx.models.saved_quantization import SavedQuantization
 from keras_tx.training.cross_entropy_training import CrossEntropyTraining
 
 
-class Model(Configurable, CrossEntropyTraining, keras.Model):
+class Model(SavedQuantization, Configurable, CrossEntropyTraining, keras.Model):
     """A Keras model built at construction that owns its loss, metrics and preprocessing.
 
     A subclass builds every child in its constructor and ends it with `self.finish()`; it says in

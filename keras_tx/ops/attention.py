@@ -168,6 +168,7 @@ def _fused(query, key, value, mask, scoring):
         arguments["causal"] = True
     else:
         arguments["mask"] = dense_mask(mask, num_queries, num_keys)
+        arguments["may_hide_all"] = mask.may_hide_all(num_queries, num_keys)
         arguments["bias"] = pair_bias(mask, scoring, num_queries, num_keys)
     return kernels.fused_attention(query, key, value, **arguments)
 

@@ -19,7 +19,7 @@ class AttentionMask:
         offset: Integers (B,), the place of each row's first query. Default: S - T.
         padding: Boolean (B, S), True at real keys.
         query_segments, key_segments: Integers (B, T) and (B, S); only equal ones see each other.
-        explicit: Boolean (B, 1 or N, T, S).
+        explicit: Boolean (B or 1, 1 or N, T or 1, S).
     """
 
     causal: bool = False

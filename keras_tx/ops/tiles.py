@@ -114,9 +114,11 @@ def classify(mask: AttentionMask, tiling: Tiling):
         every.append(equal)
     if mask.explicit is not None:
         visible = _tiles_of(mask.explicit, tiling.key_tiles, tiling.tile, False, axis=3)
-        visible = _tiles_of(visible, tiling.query_tiles, tiling.tile, False, axis=2)
+        if _is_for_all_queries(mask.explicit):
+            visible = visible[:, :, :, None]
+        else:  # places past the last query are hidden too, but nobody reads them
+            visible = _tiles_of(visible, tiling.query_tiles, tiling.tile, False, axis=2)
         some.append(ops.any(visible, axis=(0, 1, 3, 5)))
-        # places past the last query are hidden too, but nobody reads them
         every.append(ops.all(visible, axis=(0, 1, 3, 5)))
     shape = (tiling.query_tiles, tiling.key_tiles)
     some, every = (ops.broadcast_to(conjunction(parts), shape) for parts in (some, every))
@@ -142,6 +144,11 @@ def _tiles_of(x, tiles, tile, value, axis=1):
     shape = ops.shape(x)
     x = _padded(x, axis, tiles * tile - shape[axis], value)
     return ops.reshape(x, (*shape[:axis], tiles, tile, *shape[axis + 1 :]))
+
+
+def _is_for_all_queries(explicit) -> bool:
+    """Whether a mask (B, 1 or N, 1, S) says the same for every query."""
+    return explicit.shape[2] == 1
 
 
 def _segments(mask, tiling):
@@ -183,8 +190,10 @@ def tile_mask(mask: AttentionMask, tiling: Tiling, query_index, key_index):
         keys = _range(mask.key_segments, 1, first_key, tiling.tile)
         parts.append(ops.equal(queries[:, None, :, None], keys[:, None, None, :]))
     if mask.explicit is not None:
-        rows = _range(mask.explicit, 2, first_query, tiling.tile)
-        parts.append(_range(rows, 3, first_key, tiling.tile))
+        columns = _range(mask.explicit, 3, first_key, tiling.tile)
+        if not _is_for_all_queries(mask.explicit):
+            columns = _range(columns, 2, first_query, tiling.tile)
+        parts.append(columns)
     return conjunction(parts)
 
 
@@ -207,6 +216,7 @@ def padded_to_tiles(mask: AttentionMask, tiling: Tiling) -> AttentionMask:
         changes["query_segments"] = _padded(mask.query_segments, 1, more_queries, -1)
         changes["key_segments"] = _padded(mask.key_segments, 1, more_keys, -1)
     if mask.explicit is not None:
-        rows = _padded(mask.explicit, 2, more_queries, False)
-        changes["explicit"] = _padded(rows, 3, more_keys, False)
+        changes["explicit"] = _padded(mask.explicit, 3, more_keys, False)
+        if not _is_for_all_queries(mask.explicit):
+            changes["explicit"] = _padded(changes["explicit"], 2, more_queries, False)
     return dataclasses.replace(mask, **changes)

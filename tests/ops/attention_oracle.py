@@ -6,19 +6,19 @@ import numpy as np
 def visible_pairs(mask, batch, heads, queries, keys):
     """Boolean (B, N, T, S) of an `AttentionMask` whose tensors are arrays."""
     seen = np.ones((batch, heads, queries, keys), bool)
+    if mask.explicit is not None:
+        seen &= mask.explicit
     for b, t, s in np.ndindex(batch, queries, keys):
         place = t + (keys - queries if mask.offset is None else mask.offset[b])
         if mask.causal and s > place:
             seen[b, :, t, s] = False
         if mask.window is not None and abs(place - s) >= mask.window:
-            if not min(place, s) < mask.num_global_tokens:
+            if not (mask.num_global_tokens and min(place, s) < mask.num_global_tokens):
                 seen[b, :, t, s] = False
         if mask.padding is not None and not mask.padding[b, s]:
             seen[b, :, t, s] = False
         if mask.query_segments is not None and mask.query_segments[b, t] != mask.key_segments[b, s]:
             seen[b, :, t, s] = False
-        if mask.explicit is not None:
-            seen[b, :, t, s] &= mask.explicit[b, :, t, s]
     return seen
 
 

@@ -1,7 +1,5 @@
 """Every path of attention against the float64 oracle, values and gradients, whatever the mask."""
 
-import dataclasses
-
 import keras
 import numpy as np
 import pytest
@@ -10,125 +8,34 @@ from hypothesis import strategies as st
 from keras import ops
 
 from keras_tx import kernels
-from keras_tx.ops.attention import Path, attention, choose_path
+from keras_tx.ops.attention import choose_path
 from keras_tx.ops.attention_mask import AttentionMask
 from keras_tx.ops.dense_attention import dense_attention
 from keras_tx.ops.hashed_dropout import keep_mask
 from keras_tx.ops.scoring import Scoring
 from keras_tx.ops.softmax import masked_softmax
-from keras_tx.ops.tiled_attention import tiled_attention
 from keras_tx.ops.tiles import Tiling, classify
 from tests.ops import attention_oracle
+from tests.ops.attention_accuracy import (
+    EXPLICIT,
+    PATHS,
+    SHAPES,
+    TILE,
+    differences,
+    draw_inputs,
+    draw_mask,
+    run,
+)
 from tests.ops.differentiation import pull_back
 
-# batch, query heads, key heads, queries, keys, features, features of a value
-SHAPES = [
-    (2, 6, 2, 13, 13, 5, 7),
-    (1, 3, 3, 5, 11, 7, 3),
-    (3, 2, 1, 11, 7, 3, 5),
-    (2, 3, 3, 1, 1, 2, 2),
-]
-TILE = 4
-TOLERANCE = {"float32": 1e-5, "bfloat16": 2e-2, "float16": 2e-3}
-PATHS = ["dense", "tiled"] + ["fused"] * kernels.HAS_FUSED_ATTENTION
 
-
-def draw_mask(random, shape, parts, causal, window, num_global_tokens, offset):
-    batch, heads, _, queries, keys, _, _ = shape
-    segments = [np.sort(random.integers(0, 3, (batch, n))).astype("int32") for n in (queries, keys)]
-    return AttentionMask(
-        causal=causal,
-        window=window,
-        num_global_tokens=num_global_tokens if window else 0,
-        offset=random.integers(0, max(1, keys - queries + 1), batch).astype("int32")
-        if offset
-        else None,
-        padding=random.random((batch, keys)) < 0.6 if "padding" in parts else None,
-        query_segments=segments[0] if "segments" in parts else None,
-        key_segments=segments[1] if "segments" in parts else None,
-        explicit={
-            "shared": random.random((batch, 1, queries, keys)) < 0.6,
-            "by head": random.random((batch, heads, queries, keys)) < 0.6,
-        }.get(next((p for p in parts if p in ("shared", "by head")), None)),
-    )
-
-
-def draw_inputs(random, shape, extras):
-    batch, heads, key_heads, queries, keys, dim, value_dim = shape
-    inputs = {
-        "query": random.standard_normal((batch, heads, queries, dim)),
-        "key": random.standard_normal((batch, key_heads, keys, dim)),
-        "value": random.standard_normal((batch, key_heads, keys, value_dim)),
-        "distance_bias": random.standard_normal((heads, 2 * max(queries, keys) - 1)),
-        "bias": random.standard_normal((batch, heads, queries, keys)),
-        "sinks": random.standard_normal((heads,)),
-    }
-    return {name: x for name, x in inputs.items() if name in {"query", "key", "value", *extras}}
-
-
-def run(path, mask, scoring):
-    """A function of the inputs by name."""
-    mask = dataclasses.replace(
-        mask,
-        **{
-            name: ops.convert_to_tensor(getattr(mask, name))
-            for name in ("offset", "padding", "query_segments", "key_segments", "explicit")
-            if getattr(mask, name) is not None
-        },
-    )
-
-    def function(query, key, value, **extras):
-        asked = dataclasses.replace(scoring, **extras)
-        if path == "tiled":
-            return tiled_attention(query, key, value, mask, asked, tile=TILE)
-        return attention(query, key, value, mask, asked, Path(path, "asked for"))
-
-    return function
-
-
-def check(path, shape, mask, extras=(), dtype="float32", soft_cap=None, dropout=0.0, seed=0):
-    random = np.random.default_rng(seed)
-    inputs = {
-        name: np.asarray(ops.convert_to_numpy(ops.cast(ops.cast(x, dtype), "float32")))
-        for name, x in draw_inputs(random, shape, extras).items()
-    }
-    upstream = random.standard_normal((*inputs["query"].shape[:3], shape[-1])).astype("float32")
-    scoring, kept = Scoring(soft_cap=soft_cap, scale=0.4), None
-    if dropout:
-        scoring = dataclasses.replace(
-            scoring, dropout=dropout, seed=ops.convert_to_tensor(seed + 5, "int32")
-        )
-        batch, heads, _, queries, keys = shape[:5]
-        group = np.arange(batch * heads, dtype="int32").reshape(batch, heads, 1, 1)
-        kept = ops.convert_to_numpy(
-            keep_mask(
-                scoring.seed,
-                dropout,
-                ops.convert_to_tensor(group),
-                ops.arange(queries, dtype="int32")[:, None],
-                ops.arange(keys, dtype="int32"),
-            )
-        )
-    expected, _, expected_gradients = attention_oracle.attention(
-        inputs, upstream, mask, scale=0.4, soft_cap=soft_cap, kept=kept, dropout=dropout
-    )
-    half = {
-        n: ops.cast(x, dtype) if n in ("query", "key", "value") else x for n, x in inputs.items()
-    }
-    output, gradients = pull_back(run(path, mask, scoring), half, ops.cast(upstream, dtype))
-    assert_near(output, expected, TOLERANCE[dtype], "output")
-    for name, gradient in expected_gradients.items():
-        assert_near(gradients[name], gradient, TOLERANCE[dtype], name)
-
-
-def assert_near(got, expected, tolerance, name):
-    limit = tolerance * max(1.0, np.abs(expected).max())
-    np.testing.assert_allclose(got, expected, rtol=0, atol=limit, err_msg=name)
+def check(*arguments, **request):
+    assert max(differences(*arguments, **request).values()) <= 1
 
 
 any_mask = st.fixed_dictionaries(
     {
-        "parts": st.sets(st.sampled_from(["padding", "segments", "shared", "by head"]), max_size=3),
+        "parts": st.sets(st.sampled_from(["padding", "segments", *EXPLICIT]), max_size=3),
         "causal": st.booleans(),
         "window": st.sampled_from([None, 1, 3, 5]),
         "num_global_tokens": st.sampled_from([0, 2, 5]),
@@ -221,10 +128,7 @@ def test_tiles_are_skipped_and_left_unmasked_where_the_matrix_says_so(shape, par
         is_whole = tile.shape[3] == TILE
         assert some[i, j] or not tile.any()
         assert not (some[i, j] and every[i, j]) or (tile.all() and is_whole)
-        if (
-            not {"padding", "segments", "shared", "by head"} & parts["parts"]
-            and mask.offset is None
-        ):
+        if not {"padding", "segments", *EXPLICIT} & parts["parts"] and mask.offset is None:
             assert some[i, j] == tile.any()  # places alone: nothing is visited in vain
             if tile.shape[2] == TILE:
                 assert (some[i, j] and every[i, j]) == (tile.all() and is_whole)
@@ -359,3 +263,21 @@ def test_a_long_attention_uses_the_backends_kernel_where_that_needs_no_matrix(ma
 def test_a_path_that_cannot_be_taken_is_an_error(scoring, wanted, message):
     with pytest.raises(ValueError, match=message):
         choose_path(SHORT, SHORT, AttentionMask(), scoring, wanted)
+
+
+@pytest.mark.parametrize("path", ["dense", "tiled"])
+def test_rematerialized_dropout_drops_the_same_weights_again(path):
+    random = np.random.default_rng(6)
+    inputs = {n: x.astype("float32") for n, x in draw_inputs(random, SHAPES[0], ()).items()}
+    upstream = random.standard_normal((2, 6, 13, 7)).astype("float32")
+    scoring = Scoring(dropout=0.4, seed=ops.convert_to_tensor(11, "int32"))
+    function = run(path, AttentionMask(causal=True), scoring)
+
+    def rematerialized(query, key, value):
+        return keras.remat(lambda *tensors: function(*tensors))(query, key, value)
+
+    output, gradients = pull_back(rematerialized, inputs, upstream)
+    expected, exact = pull_back(function, inputs, upstream)
+    np.testing.assert_allclose(output, expected, atol=1e-6)
+    for name in inputs:
+        np.testing.assert_allclose(gradients[name], exact[name], atol=1e-5, err_msg=name)

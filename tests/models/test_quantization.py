@@ -1,0 +1,35 @@
+"""A quantized model is near the one it was made from, and survives a file."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import keras_tx as ktx
+from tests.models import tools
+
+
+def quantized_models():
+    ids = tools.tokens(3, 11)
+    seq2seq = ktx.Seq2Seq(13, 1, 8, pad_token_id=0, start_token_id=1, end_token_id=2)
+    pairs = {"source_ids": ids, "target_ids": ids[:, :5]}
+    return {
+        "gpt": (lambda: tools.make_gpt("rotary"), ids),
+        "vit": (tools.make_vit, tools.images(3)),
+        "seq2seq": (lambda: seq2seq, pairs),
+    }
+
+
+@pytest.mark.parametrize("name", ["gpt", "vit", "seq2seq"])
+def test_int8_survives_a_file(name, tmp_path):
+    make, inputs = quantized_models()[name]
+    model = make()
+    before = ops.convert_to_numpy(model(inputs))
+    model.quantize("int8")
+    after = ops.convert_to_numpy(model(inputs))
+    assert 0 < np.abs(after - before).max() < 0.2 * np.abs(before).max()
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(ops.convert_to_numpy(loaded(inputs)), after, atol=1e-5)
+    kept = [layer.path for layer in loaded._flatten_layers() if layer.quantization_mode]
+    assert kept == [layer.path for layer in model._flatten_layers() if layer.quantization_mode]
