@@ -163,11 +163,11 @@ class _Problem:
         return ops.reshape(x, (-1, rows, ops.shape(x)[-1]))
 
     def of_heads(self, x):
-        """(B or 1, N or 1, tile, tile) -> (..., K or 1, groups or 1, tile, tile)"""
+        """(B or 1, N or 1, ...) -> (B or 1, K or 1, groups or 1, ...)"""
         if x.shape[1] == 1:
             return x[:, :, None]
-        batch, tile = ops.shape(x)[0], self.tiling.tile
-        return ops.reshape(x, (batch, self.heads.num_key_heads, self.heads.groups, tile, tile))
+        batch, _, *tile = ops.shape(x)
+        return ops.reshape(x, (batch, self.heads.num_key_heads, self.heads.groups, *tile))
 
 
 def _forward(problem, query, key, value, sinks=None, diagonals=None):

@@ -18,12 +18,14 @@ from keras_tx.ops.tiles import Tiling, classify
 from tests.ops import attention_oracle
 from tests.ops.attention_accuracy import (
     EXPLICIT,
+    HONOURED,
     PATHS,
     SHAPES,
     TILE,
     differences,
     draw_inputs,
     draw_mask,
+    largest_difference,
     run,
 )
 from tests.ops.differentiation import pull_back
@@ -77,6 +79,20 @@ def test_any_request_equals_the_oracle(path, **request):
 @given(**any_request)
 def test_many_requests_equal_the_oracle(path, **request):
     check_any(path, **request)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_table_of_requests(dtype):
+    for path in PATHS:
+        for name in HONOURED[path]:
+            assert largest_difference(path, name, dtype) <= 1, (path, name)
+
+
+def test_a_mask_of_each_head_for_all_queries_alike():
+    mask = draw_mask(np.random.default_rng(1), SHAPES[0], ["by key"])
+    for path in PATHS:
+        check(path, SHAPES[0], mask)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
