@@ -183,7 +183,7 @@ def main():
             worst = max(worst, found)
             cells.append(f"{found:.2f}")
         print(f"| {name} | " + " | ".join(cells) + " |", flush=True)
-    raise SystemExit(worst > 1)
+    raise SystemExit(int(worst > 1))
 
 
 if __name__ == "__main__":
