@@ -50,28 +50,36 @@ def with_gradient(forward, backward):
             `inputs`.
 
     Returns:
-        `function(inputs, constants)`; nothing is derived by `constants`.
+        `function(inputs, constants)`; nothing is derived by `constants`, and a gradient of its
+        gradient is an error.
     """
+    return lambda inputs, constants: _WithGradient.apply(forward, backward, constants, *inputs)
 
-    class Function(torch.autograd.Function):
-        @staticmethod
-        def forward(context, constants, *inputs):
-            output, residuals = forward(inputs, constants)
-            context.constants = constants
-            context.num_inputs = len(inputs)
-            context.save_for_backward(*inputs, output, *residuals)
-            return output
 
-        @staticmethod
-        def backward(context, upstream):
-            saved, count = context.saved_tensors, context.num_inputs
-            with torch.no_grad():
-                gradients = backward(
-                    saved[:count], context.constants, saved[count], saved[count + 1 :], upstream
-                )
-            return (None, *gradients)
+class _WithGradient(torch.autograd.Function):
+    """One class for all calls: a class is part of a cycle, and would hold each call's tensors."""
 
-    return lambda inputs, constants: Function.apply(constants, *inputs)
+    @staticmethod
+    def forward(context, forward, backward, constants, *inputs):
+        output, residuals = forward(inputs, constants)
+        context.pull_back = backward
+        context.constants = constants
+        context.num_inputs = len(inputs)
+        context.save_for_backward(*inputs, output, *residuals)
+        return output
+
+    @staticmethod
+    def backward(context, upstream):
+        if torch.is_grad_enabled():  # with `create_graph`: what the loops do in place has no graph
+            raise NotImplementedError(
+                "The gradient of tiled attention has no gradient of its own on PyTorch. Received: "
+                'a backward pass with `create_graph=True`. Use implementation="dense".'
+            )
+        saved, count = context.saved_tensors, context.num_inputs
+        gradients = context.pull_back(
+            saved[:count], context.constants, saved[count], saved[count + 1 :], upstream
+        )
+        return (None, None, None, *gradients)
 
 
 # From so many scores a head a loop over tiles is faster than all at once

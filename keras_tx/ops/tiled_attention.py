@@ -39,6 +39,7 @@ def tiled_attention(query, key, value, mask: AttentionMask, scoring: Scoring, ti
     data = {name: getattr(mask, name) for name in fields if getattr(mask, name) is not None}
     if scoring.dropout:
         data["seed"] = scoring.seed
+    names = tuple(inputs)
 
     def tiles_of(query, key, constants):
         given = dict(zip(data, constants, strict=True))
@@ -50,13 +51,13 @@ def tiled_attention(query, key, value, mask: AttentionMask, scoring: Scoring, ti
 
     def forward(tensors, constants):
         made = tiles_of(*tensors[:2], constants)
-        return _forward(made, **dict(zip(inputs, tensors, strict=True)))
+        return _forward(made, **dict(zip(names, tensors, strict=True)))
 
     def backward(tensors, constants, output, residuals, upstream):
         made = tiles_of(*tensors[:2], constants)
-        named = dict(zip(inputs, tensors, strict=True))
+        named = dict(zip(names, tensors, strict=True))
         gradients = _backward(made, output, *residuals, upstream, **named)
-        return tuple(ops.cast(gradients[name], named[name].dtype) for name in inputs)
+        return tuple(ops.cast(gradients[name], named[name].dtype) for name in names)
 
     apply = kernels.with_gradient(forward, backward)
     return apply(tuple(inputs.values()), tuple(data.values()))

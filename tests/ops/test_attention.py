@@ -1,5 +1,8 @@
 """Every path of attention against the float64 oracle, values and gradients, whatever the mask."""
 
+import gc
+import weakref
+
 import keras
 import numpy as np
 import pytest
@@ -297,3 +300,63 @@ def test_rematerialized_dropout_drops_the_same_weights_again(path):
     np.testing.assert_allclose(output, expected, atol=1e-6)
     for name in inputs:
         np.testing.assert_allclose(gradients[name], exact[name], atol=1e-5, err_msg=name)
+
+
+def slope(function, x):
+    """The gradient of a scalar function, of which a gradient can be taken again."""
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return jax.grad(function)(x)
+    if keras.backend.backend() == "torch":
+        import torch
+
+        x = x if x.requires_grad else x.clone().requires_grad_()
+        return torch.autograd.grad(function(x), x, create_graph=True)[0]
+    import tensorflow as tf
+
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        result = function(x)
+    return tape.gradient(result, x)
+
+
+def test_a_second_gradient_is_right_or_an_error(backend):
+    query, key, value = (
+        ops.convert_to_tensor(x)
+        for x in np.random.default_rng(7).standard_normal((3, 1, 2, 5, 3)).astype("float32")
+    )
+
+    def second(path):
+        function = run(path, AttentionMask(causal=True), Scoring())
+
+        def first(query):
+            return slope(lambda query: ops.sum(function(query, key, value) ** 2), query)
+
+        return slope(lambda query: ops.sum(first(query) ** 2), query)
+
+    if backend == "tensorflow":
+        np.testing.assert_allclose(second("tiled"), second("dense"), atol=1e-4)
+        return
+    with pytest.raises((NotImplementedError, ValueError), match="no gradient of its own|Reverse"):
+        second("tiled")
+
+
+def test_no_call_outlives_its_result(backend):
+    """Not even until Python looks for cycles: that may be many calls and gigabytes later."""
+    if backend != "torch":
+        pytest.skip("only PyTorch keeps what a gradient needs in objects of ours")
+    random = np.random.default_rng(8)
+    query, key, value = (
+        ops.convert_to_tensor(x).requires_grad_()
+        for x in random.standard_normal((3, 1, 2, 5, 3)).astype("float32")
+    )
+    gc.collect()
+    gc.disable()
+    try:
+        run("tiled", AttentionMask(causal=True), Scoring())(query, key, value).sum().backward()
+        alive = weakref.ref(query)
+        del query
+        assert alive() is None
+    finally:
+        gc.enable()
