@@ -41,12 +41,13 @@ class AlignmentAttention(Layer):
         query = self._project_query(query)
         steps = query[:, None] if one_step else query  # (B, T, U)
         mask = resolve_mask(values, mask)
+        if mask is not None:
+            mask = masks.padding(mask, values)
         if mask is not None and projected_keys is None:
             values = masks.hide_padding(values, mask)
         keys = self.project_keys(values) if projected_keys is None else projected_keys
-        if mask is not None:
-            mask = ops.cast(mask, "bool")[:, None]  # (B, 1, S)
-        weights = masked_softmax(self._scores(steps, keys), mask)  # (B, T, S)
+        visible = None if mask is None else mask[:, None]  # (B, 1, S)
+        weights = masked_softmax(self._scores(steps, keys), visible)  # (B, T, S)
         context = ops.matmul(ops.cast(weights, values.dtype), values)  # (B, T, M)
         if one_step:
             context, weights = context[:, 0], weights[:, 0]

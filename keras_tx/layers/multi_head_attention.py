@@ -1,5 +1,7 @@
 """What self- and cross-attention share: heads, projections, the product and the output."""
 
+import numbers
+
 import keras
 from keras import ops
 
@@ -61,9 +63,9 @@ class MultiHeadAttention(Layer):
 
     def _store_scoring(self, scale, soft_cap, sinks, dropout, implementation):
         for name, value in (("scale", scale), ("soft_cap", soft_cap)):
-            if value is not None and not value > 0:
+            if value is not None and not (isinstance(value, numbers.Real) and value > 0):
                 raise ValueError(f"`{name}` must be positive or None. Received: {value!r}")
-        if not 0 <= dropout < 1:
+        if not (isinstance(dropout, numbers.Real) and 0 <= dropout < 1):
             raise ValueError(f"`dropout` must be at least 0 and below 1. Received: {dropout!r}")
         if implementation not in PATHS:
             raise ValueError(
@@ -86,7 +88,7 @@ class MultiHeadAttention(Layer):
             )
         if self.sinks:
             self.sink_scores = self.add_weight(
-                (self.num_heads,), initializer="zeros", name="sink_scores"
+                (self.num_heads,), initializer="zeros", autocast=False, name="sink_scores"
             )
         if self.dropout:
             self.seed_generator = keras.random.SeedGenerator()

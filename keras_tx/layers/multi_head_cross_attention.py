@@ -6,6 +6,7 @@ from keras_tx.layers.multi_head_attention import MultiHeadAttention
 from keras_tx.layers.parts import dense
 from keras_tx.ops import masks
 from keras_tx.ops.attention_mask import AttentionMask
+from keras_tx.ops.sizes import fits
 
 
 @keras.saving.register_keras_serializable(package="keras_tx")
@@ -44,7 +45,9 @@ class MultiHeadCrossAttention(MultiHeadAttention):
         (B, T, D) in the compute dtype; then, if asked for, the weights (B, N, T, S) in float32.
 
     Raises:
-        ValueError: If the sizes do not divide.
+        ValueError: If the sizes do not divide, `x` and `context` are of different batches, a mask
+            has the wrong shape or is not boolean (an integer mask of 0 and 1 is as good), or if the
+            `implementation` that is asked for cannot honour the call.
 
     Masking: A position that sees nothing gives 0 before the output projection. The mask that
     counts is the context's; that of `x` is passed on.
@@ -108,8 +111,16 @@ class MultiHeadCrossAttention(MultiHeadAttention):
         return_attention_scores: bool = False,
         training: bool | None = None,
     ):
+        self._sequence_features("x", x.shape)
+        self._sequence_features("context", context.shape)
+        if not fits(context.shape[:1], x.shape[:1]):
+            raise ValueError(
+                "`x` and `context` must be of one batch, row by row. Received: "
+                f"{x.shape[0]} rows of `x`, {context.shape[0]} of `context`"
+            )
         context_mask = resolve_mask(context, context_mask)
         if context_mask is not None:
+            context_mask = masks.padding(context_mask, context)
             context = masks.hide_padding(context, context_mask)
         query = self._split_heads(self.query_dense(x), self.num_heads)  # (B, N, T, H)
         key_value = self._split_heads(self.key_value_dense(context), 2 * self._key_value_heads)
@@ -117,8 +128,8 @@ class MultiHeadCrossAttention(MultiHeadAttention):
         query, key = self._normalized(query, key)
 
         mask = AttentionMask(
-            padding=None if context_mask is None else masks.padding(context_mask),
-            explicit=None if attention_mask is None else masks.explicit(attention_mask),
+            padding=context_mask,
+            explicit=None if attention_mask is None else masks.explicit(attention_mask, query, key),
         )
         output, weights = self._attend(
             query, key, value, mask, self._scoring(training), return_attention_scores

@@ -63,8 +63,10 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         then, if a cache was given, the cache with this call's keys and values in it.
 
     Raises:
-        ValueError: If the sizes do not divide, a mask has the wrong rank, or a cache is given
-            without `causal=True` or `cache_index`, or with `padding_mask` or `segment_ids`.
+        ValueError: If the sizes do not divide, a mask has the wrong shape or is not boolean (an
+            integer mask of 0 and 1 is as good), a cache has the wrong shape or is given without
+            `causal=True` or `cache_index`, or with `padding_mask` or `segment_ids`, or if the
+            `implementation` that is asked for cannot honour the call.
 
     Masking: A position that sees nothing gives 0 before the output projection. Masked positions
     change nothing at the others. The input's own mask is left as it is.
@@ -107,6 +109,11 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         self._store_heads(num_heads, head_dim, num_key_value_heads)
         if window is not None and (not isinstance(window, int) or window < 1):
             raise ValueError(f"`window` must be a positive integer or None. Received: {window!r}")
+        if not isinstance(num_global_tokens, int) or num_global_tokens < 0:
+            raise ValueError(
+                "`num_global_tokens` must be an integer, at least 0. "
+                f"Received: {num_global_tokens!r}"
+            )
         if num_global_tokens and window is None:
             raise ValueError(
                 "`num_global_tokens` are those that see beyond a `window`: give one. "
@@ -150,12 +157,15 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         return_attention_scores: bool = False,
         training: bool | None = None,
     ):
+        self._sequence_features("x", x.shape)
         if cache is not None:
             self._check_cached_call(cache_index, padding_mask, segment_ids)
         else:  # a cache holds what was masked when it was written, or is overwritten
             padding_mask = resolve_mask(x, padding_mask)
         if padding_mask is not None:
+            padding_mask = masks.padding(padding_mask, x)
             x = masks.hide_padding(x, padding_mask)
+        segments = None if segment_ids is None else masks.segments(segment_ids, x)
 
         projected = self._split_heads(
             self.query_key_value_dense(x), self.num_heads + 2 * self._key_value_heads
@@ -176,11 +186,21 @@ class MultiHeadSelfAttention(MultiHeadAttention):
             key = cache_ops.write(cache[0], key, cache_index)
             value = cache_ops.write(cache[1], value, cache_index)
 
+        mask = AttentionMask(
+            causal=self.causal,
+            window=self.window,
+            num_global_tokens=self.num_global_tokens,
+            offset=None if cache_index is None else ops.cast(cache_index, "int32"),
+            padding=padding_mask,
+            query_segments=segments,
+            key_segments=segments,
+            explicit=None if attention_mask is None else masks.explicit(attention_mask, query, key),
+        )
         output, weights = self._attend(
             query,
             ops.cast(key, query.dtype),
             ops.cast(value, query.dtype),
-            self._mask(cache_index, padding_mask, attention_mask, segment_ids),
+            mask,
             self._scoring(training, distance_bias=self._distance_bias(key)),
             return_attention_scores,
             implementation=None if cache is None else "auto",
@@ -222,19 +242,6 @@ class MultiHeadSelfAttention(MultiHeadAttention):
             return None
         num_keys = ops.shape(key)[2]  # at least as many as queries
         return self.position(ops.arange(1 - num_keys, num_keys, dtype="int32"))
-
-    def _mask(self, offset, padding_mask, attention_mask, segment_ids) -> AttentionMask:
-        segments = None if segment_ids is None else masks.segments(segment_ids)
-        return AttentionMask(
-            causal=self.causal,
-            window=self.window,
-            num_global_tokens=self.num_global_tokens,
-            offset=None if offset is None else ops.cast(offset, "int32"),
-            padding=None if padding_mask is None else masks.padding(padding_mask),
-            query_segments=segments,
-            key_segments=segments,
-            explicit=None if attention_mask is None else masks.explicit(attention_mask),
-        )
 
     def empty_cache(self, batch_size, length, hidden_dim: int):
         """Zeroed keys and values (B, K, S, H) in the compute dtype, for inputs of `hidden_dim`."""

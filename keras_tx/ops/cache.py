@@ -2,6 +2,8 @@
 
 from keras import ops
 
+from keras_tx.ops.sizes import fits
+
 
 def write(cache, new, index):
     """Copies `new` into `cache` at each row's own place.
@@ -16,6 +18,7 @@ def write(cache, new, index):
     Returns:
         The cache with `new` in it, (B, K, S, H).
     """
+    _check(cache, new, index)
     batch, heads, length, dim = ops.shape(new)
     shape = (batch, heads, length)
     rows = ops.broadcast_to(ops.arange(batch, dtype="int32")[:, None, None], shape)
@@ -24,3 +27,20 @@ def write(cache, new, index):
     slots = ops.broadcast_to(slots[:, None, :], shape)
     places = ops.reshape(ops.stack([rows, head, slots], axis=-1), (-1, 3))
     return ops.scatter_update(cache, places, ops.reshape(ops.cast(new, cache.dtype), (-1, dim)))
+
+
+def _check(cache, new, index):
+    batch, heads, length, dim = tuple(new.shape)
+    places = cache.shape[2] if len(cache.shape) == 4 else None
+    has_room = not (isinstance(places, int) and isinstance(length, int)) or length <= places
+    if not (has_room and fits(cache.shape, (batch, heads, None, dim))):
+        raise ValueError(
+            f"A cache must be ({batch}, {heads}, at least {length}, {dim}): rows, heads, places, "
+            f"features. Received: {tuple(cache.shape)}. Make it with the layer's "
+            "`empty_cache`, for the whole length."
+        )
+    if not fits(index.shape, (batch,)):
+        raise ValueError(
+            f"The place in a cache must be one integer for each row, of shape ({batch},). "
+            f"Received: shape {tuple(index.shape)}"
+        )

@@ -54,6 +54,16 @@ CONSTRUCTORS = [
     (lambda: SELF(2, head_dim=0), "`head_dim` must be a positive integer. Received: 0"),
     (lambda: SELF(5, 2, 2), "multiple of `num_key_value_heads`.*num_heads=5.*=2"),
     (lambda: SELF(2, window=0), "`window` must be a positive integer or None. Received: 0"),
+    (
+        lambda: SELF(2, window=3, num_global_tokens=-1),
+        "`num_global_tokens` must be an integer, at least 0. Received: -1",
+    ),
+    (lambda: SELF(2, num_global_tokens=1), "beyond a `window`: give one.*window=None"),
+    (lambda: SELF(2, scale=0.0), "`scale` must be positive or None. Received: 0.0"),
+    (lambda: SELF(2, soft_cap="high"), "`soft_cap` must be positive or None. Received: 'high'"),
+    (lambda: CROSS(2, dropout=1.0), "`dropout` must be at least 0 and below 1. Received: 1.0"),
+    (lambda: SELF(2, dropout=None), "`dropout` must be at least 0 and below 1. Received: None"),
+    (lambda: SELF(2, implementation="flash"), "`implementation` must be one of.*'flash'"),
     (lambda: CROSS(-1), "`num_heads` must be a positive integer. Received: -1"),
     (lambda: CROSS(4, 2, 3), "multiple of `num_key_value_heads`.*num_heads=4.*=3"),
     (lambda: BLOCK(), "Give `num_heads`, or pass every attention in. Received: num_heads=None"),
@@ -91,6 +101,15 @@ CONSTRUCTORS = [
 
 def x(*shape):
     return np.ones(shape, "float32")
+
+
+def real(*shape):
+    return np.ones(shape, bool)
+
+
+def built(layer, *shapes):
+    layer.build(*shapes)
+    return layer
 
 
 def cache(layer):
@@ -146,6 +165,76 @@ CALLS = [
         r"`attention_mask` must be \(batch, queries, keys\).*\(5, 5\)",
     ),
     (lambda: SELF(2)(x(2, 5, 6), segment_ids=x(5)), r"`segment_ids` must be.*Received: .*\(5,\)"),
+    *[
+        (
+            lambda path=path: SELF(2, implementation=path)(x(2, 5, 6), padding_mask=real(2, 1)),
+            r"padding mask must be.*here \(2, 5\). Received: shape \(2, 1\)",
+        )
+        for path in ("dense", "tiled")
+    ],
+    (
+        lambda: SELF(2)(x(2, 5, 6), padding_mask=x(2, 5)),
+        "padding mask must be boolean.*Received: dtype float32. .*`mask > 0.5`",
+    ),
+    (
+        lambda: SELF(2, implementation="tiled")(x(2, 5, 6), attention_mask=real(2, 5, 1)),
+        r"`attention_mask` must be.*here \(2, 5, 5\). Received: shape \(2, 5, 1\)",
+    ),
+    (
+        lambda: SELF(4, 3, 2, implementation="tiled")(x(2, 5, 6), attention_mask=real(2, 2, 5, 5)),
+        r"`attention_mask` must be.*here \(2, 4, 5, 5\). Received: shape \(2, 2, 5, 5\)",
+    ),
+    (
+        lambda: SELF(2)(x(2, 5, 6), attention_mask=x(2, 5, 5)),
+        "`attention_mask` must be boolean.*Received: dtype float32. .*`mask == 0`",
+    ),
+    (
+        lambda: SELF(2)(x(2, 5, 6), segment_ids=np.zeros((2, 4), "int32")),
+        r"`segment_ids` must be.*here \(2, 5\). Received: shape \(2, 4\)",
+    ),
+    (
+        lambda: SELF(2)(x(2, 5, 6), segment_ids=x(2, 5)),
+        "`segment_ids` must be integers. Received: dtype float32. Cast",
+    ),
+    (
+        lambda: SELF(2, causal=True)(
+            x(2, 6, 6), cache=cache(SELF(2)), cache_index=np.zeros(2, "int32")
+        ),
+        r"cache must be \(2, 2, at least 6, 3\).*Received: \(2, 2, 5, 3\). Make it with",
+    ),
+    (
+        lambda: SELF(2, causal=True)(x(2, 1, 6), cache=cache(SELF(2)), cache_index=np.int32(0)),
+        r"one integer for each row, of shape \(2,\). Received: shape \(\)",
+    ),
+    (
+        lambda: SELF(2, causal=True)(
+            x(2, 1, 6),
+            cache=cache(SELF(2)),
+            cache_index=np.zeros(2, "int32"),
+            attention_mask=real(2, 1, 1),
+        ),
+        r"`attention_mask` must be.*here \(2, 1, 5\). Received: shape \(2, 1, 1\)",
+    ),
+    (
+        lambda: CROSS(2)(x(2, 5, 6), x(2, 3, 4), context_mask=real(2, 5)),
+        r"padding mask must be.*here \(2, 3\). Received: shape \(2, 5\)",
+    ),
+    (
+        lambda: CROSS(2)(x(2, 5, 6), x(1, 3, 4)),
+        "of one batch, row by row. Received: 2 rows of `x`, 1 of `context`",
+    ),
+    (lambda: built(SELF(2), (2, 5, 6))(x(5, 6)), r"`x` must be \(batch, length, .*\(5, 6\)"),
+    (
+        lambda: BahdanauAttention(5)(x(2, 3, 4), x(2, 5, 4), mask=real(2, 3)),
+        r"padding mask must be.*here \(2, 5\). Received: shape \(2, 3\)",
+    ),
+    *[
+        (
+            lambda kw=kw: SELF(2, implementation="fused", **kw)(x(2, 5, 6), training=True),
+            'implementation="fused" cannot be used here, as .*: use "auto"',
+        )
+        for kw in ({"soft_cap": 2.0}, {"sinks": True}, {"dropout": 0.5})
+    ],
     (
         lambda: SELF(2)(x(2, 1, 6), cache=cache(SELF(2)), cache_index=np.zeros(2, "int32")),
         "A cache needs `causal=True`.*causal=False",

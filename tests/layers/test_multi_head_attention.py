@@ -175,3 +175,12 @@ def test_a_float32_position_scheme_leaves_the_compute_dtype(dtype):
     )
     for cached in (key, value):
         assert keras.backend.standardize_dtype(cached.dtype) == layer.compute_dtype
+
+
+def test_sinks_stay_float32_in_mixed_precision():
+    sink = 2.003  # 2.0 in bfloat16
+    layer = MultiHeadSelfAttention(N, H, sinks=True, dtype="mixed_bfloat16")
+    layer.build((None, None, D))
+    layer.sink_scores.assign(np.full(N, sink))
+    _, weights = call(layer, {"x": np.zeros((B, T, D), "float32")}, return_attention_scores=True)
+    np.testing.assert_allclose(weights, np.full((B, N, T, T), 1 / (T + np.exp(sink))), rtol=1e-5)
