@@ -83,4 +83,5 @@ def test_the_cache_has_the_compute_dtype_and_loses_nothing_to_it(case, dtype):
         )
     assert all(keras.backend.standardize_dtype(kept.dtype) == dtype for kept in cache)
     epsilon = {"bfloat16": 2.0**-8, "float16": 2.0**-11}[dtype]
-    assert_close(arrays(output), call(layer, {"x": x})[:, -1:], 2 * epsilon)
+    # One query may take another path than many: it rounds elsewhere, as often.
+    assert_close(arrays(output), call(layer, {"x": x})[:, -1:], case.tolerance * epsilon)
