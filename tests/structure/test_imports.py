@@ -38,6 +38,8 @@ UPWARD = {
 BACKENDS = {"tensorflow", "tensorflow_text", "jax", "jaxlib", "torch"}
 MAY_IMPORT_BACKENDS = {"kernels", "export", "data"}
 NEVER_AT_THE_TOP = {"keras_nlp", "keras_hub", "tensorflow_datasets", "matplotlib"}
+# Oracles of the tests.
+NEVER = {"transformers", "timm"}
 
 
 class Import(NamedTuple):
@@ -94,6 +96,8 @@ def problems(record, upward=UPWARD):
     top = target.partition(".")[0]
     if target == "keras.src" or target.startswith("keras.src."):
         return f"{record}: keras.src is private"
+    if top in NEVER:
+        return f"{record}: it belongs in the tests"
     if top in NEVER_AT_THE_TOP and not record.local:
         return f"{record} at the top: it is slow, import it where it is used"
     if top in BACKENDS and own not in MAY_IMPORT_BACKENDS:
@@ -183,6 +187,9 @@ def test_no_assert_and_no_loose_end(path):
         ("keras_tx.models.gpt", "from ..layers.layer import Layer", None),
         ("keras_tx.models.model", "def f():\n    from ..export import publish", None),
         ("keras_tx.data.x", "def f():\n    import keras_nlp", None),
+        ("keras_tx.weights.x", "def f():\n    import transformers", "belongs in the tests"),
+        ("keras_tx.weights.x", "import torch", "a backend belongs"),
+        ("keras_tx.weights.x", "from keras_tx.models.gpt import GPT", None),
         ("keras_tx.kernels.jax", "import jax", None),
     ],
 )
