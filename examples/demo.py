@@ -75,7 +75,7 @@ def main(argv=None):
     quick = arguments.quick
     began = time.monotonic()
     results = [
-        digits(arguments.folder, 1 if quick else 30),
+        digits(arguments.folder, 1 if quick else 50),
         reference(arguments.folder, 1 if quick else 4),
         translation(arguments.folder, 0 if quick else 3),
     ]
