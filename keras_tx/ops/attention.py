@@ -13,6 +13,7 @@ is a (T, S) matrix, so each path reads as much of them as it needs:
 
 In order:
 1. Weights are wanted, or there is a bias for every pair: dense. The matrix has to exist.
+   Or there are no queries or keys at all.
 2. The backend has a kernel of its own, and it honours the request: fused. Soft caps, sinks and
    dropout are not honoured; neither is a mask that would need a large matrix.
 3. The scores of one head are many (`kernels.MANY_SCORES`): tiled.
@@ -98,6 +99,8 @@ def choose_path(
         raise ValueError(f"`implementation` must be one of {PATHS}. Received: {wanted!r}")
     if needs_weights:
         return Path("dense", "the weights are wanted")
+    if 0 in (query_shape[0], query_shape[2], key_shape[2]):
+        return Path("dense", "there is nothing to see")
     refusals = {
         "dense": None,
         "tiled": _tiled_refuses(mask, scoring),

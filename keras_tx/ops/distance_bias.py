@@ -14,7 +14,7 @@ def toeplitz(vectors, num_rows: int, num_columns: int):
     Returns:
         (..., T, S).
     """
-    length = num_rows + num_columns - 1
+    length = max(num_rows + num_columns - 1, 0)
     leading = ops.shape(vectors)[:-1]
     rows = ops.pad(ops.flip(vectors, axis=-1), [(0, 0)] * len(leading) + [(0, 1)])
     rows = ops.broadcast_to(rows[..., None, :], (*leading, num_rows, length + 1))

@@ -118,8 +118,8 @@ def tiling_of(query, key, tile):
     """Tiles no longer than the sequences, where TensorFlow may not know yet how long those are."""
     num_queries, num_keys = ops.shape(query)[2], ops.shape(key)[2]
     if isinstance(num_queries, int) and isinstance(num_keys, int):
-        return Tiling(num_queries, num_keys, min(tile, max(num_queries, num_keys)))
-    longest = ops.maximum(num_queries, num_keys)
+        return Tiling(num_queries, num_keys, min(tile, max(num_queries, num_keys, 1)))
+    longest = ops.maximum(ops.maximum(num_queries, num_keys), 1)
     return Tiling(num_queries, num_keys, ops.minimum(tile, longest))
 
 
@@ -131,4 +131,4 @@ def diagonals_of(table, tiling):
     first = corner + (step - (tiling.key_tiles - 1)) * tile - (tile - 1)
     places = first[:, None] + ops.arange(2 * tile - 1, dtype="int32")[None, :] + zero
     places = ops.clip(places, 0, ops.shape(table)[1] - 1)  # what lies outside is masked
-    return ops.transpose(ops.take(ops.cast(table, "float32"), places, axis=1), (1, 0, 2))
+    return ops.transpose(ops.take(table, places, axis=1), (1, 0, 2))

@@ -25,7 +25,8 @@ def masked_softmax(scores, mask=None, sinks=None, may_hide_all: bool = True):
         weights = ops.softmax(scores, axis=-1)
     else:
         sinks = ops.cast(sinks, scores.dtype)
-        top = ops.maximum(ops.max(scores, axis=-1, keepdims=True), sinks)
+        top = ops.max(scores, axis=-1, keepdims=True, initial=MASKED_SCORE)  # also where S is 0
+        top = ops.maximum(top, sinks)
         top = ops.stop_gradient(top)
         weights = ops.exp(scores - top)
         weights = weights / (ops.sum(weights, axis=-1, keepdims=True) + ops.exp(sinks - top))
@@ -36,4 +37,9 @@ def masked_softmax(scores, mask=None, sinks=None, may_hide_all: bool = True):
 
 def at_least_float32(x):
     """float16 and bfloat16 become float32; float64 stays."""
-    return x if keras.backend.standardize_dtype(x.dtype) == "float64" else ops.cast(x, "float32")
+    return ops.cast(x, score_dtype(x))
+
+
+def score_dtype(query) -> str:
+    """Of scores, and of what is added to them."""
+    return "float64" if keras.backend.standardize_dtype(query.dtype) == "float64" else "float32"

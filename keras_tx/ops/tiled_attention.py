@@ -12,7 +12,7 @@ from keras_tx import kernels
 from keras_tx.ops.attention_mask import AttentionMask
 from keras_tx.ops.score_tiles import Heads, ScoreTiles, diagonals_of, tiling_of
 from keras_tx.ops.scoring import Scoring
-from keras_tx.ops.softmax import MASKED_SCORE, at_least_float32
+from keras_tx.ops.softmax import MASKED_SCORE, at_least_float32, score_dtype
 from keras_tx.ops.tiles import tile_of
 
 
@@ -32,9 +32,10 @@ def tiled_attention(query, key, value, mask: AttentionMask, scoring: Scoring, ti
     """
     inputs = {"query": query, "key": key, "value": value}
     if scoring.sinks is not None:
-        inputs["sinks"] = ops.cast(scoring.sinks, "float32")
+        inputs["sinks"] = ops.cast(scoring.sinks, score_dtype(query))
     if scoring.distance_bias is not None:
-        inputs["diagonals"] = diagonals_of(scoring.distance_bias, tiling_of(query, key, tile))
+        table = ops.cast(scoring.distance_bias, score_dtype(query))
+        inputs["diagonals"] = diagonals_of(table, tiling_of(query, key, tile))
     fields = ("offset", "padding", "query_segments", "key_segments", "explicit")
     data = {name: getattr(mask, name) for name in fields if getattr(mask, name) is not None}
     if scoring.dropout:

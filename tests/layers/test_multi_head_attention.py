@@ -5,7 +5,12 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_tx.layers import MultiHeadCrossAttention, MultiHeadSelfAttention, RotaryEncoding
+from keras_tx.layers import (
+    AlibiBias,
+    MultiHeadCrossAttention,
+    MultiHeadSelfAttention,
+    RotaryEncoding,
+)
 from tests.contract.running import assert_close, call, outputs, tensors
 
 B, T, S, D, C, N, H = 2, 5, 7, 11, 13, 3, 2
@@ -184,3 +189,21 @@ def test_sinks_stay_float32_in_mixed_precision():
     layer.sink_scores.assign(np.full(N, sink))
     _, weights = call(layer, {"x": np.zeros((B, T, D), "float32")}, return_attention_scores=True)
     np.testing.assert_allclose(weights, np.full((B, N, T, T), 1 / (T + np.exp(sink))), rtol=1e-5)
+
+
+def test_float64_is_kept_on_every_path(backend):
+    if backend != "tensorflow":
+        pytest.skip("Keras computes in float32 on JAX and PyTorch, whatever it is given")
+    dense, tiled = (
+        MultiHeadSelfAttention(
+            N, H, sinks=True, position=AlibiBias(), implementation=path, dtype="float64"
+        )
+        for path in ("dense", "tiled")
+    )
+    for layer in (dense, tiled):
+        layer.build((None, None, D))
+        random_weights(layer)
+    x = ops.convert_to_tensor(normal(B, T, D), "float64")
+    difference = ops.convert_to_numpy(tiled(x)) - ops.convert_to_numpy(dense(x))
+    assert difference.dtype == "float64"
+    assert np.abs(difference).max() < 1e-12

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from keras import ops
 
 from keras_tx import kernels
-from keras_tx.ops.attention import choose_path
+from keras_tx.ops.attention import attention, choose_path
 from keras_tx.ops.attention_mask import AttentionMask
 from keras_tx.ops.dense_attention import dense_attention
 from keras_tx.ops.hashed_dropout import keep_mask
@@ -360,3 +360,14 @@ def test_no_call_outlives_its_result(backend):
         assert alive() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("wanted", ["auto", "tiled"])
+@pytest.mark.parametrize("queries, keys", [(0, 0), (0, 5), (5, 0)])
+def test_no_queries_give_nothing_and_no_keys_give_zero(queries, keys, wanted):
+    query, key = np.ones((2, 3, queries, 5), "float32"), np.ones((2, 3, keys, 5), "float32")
+    scoring = Scoring(sinks=ops.ones(3), distance_bias=ops.ones((3, 2 * max(queries, keys, 1) - 1)))
+    mask = AttentionMask(causal=True)
+    path = choose_path(query.shape, key.shape, mask, scoring, wanted)
+    output = attention(*map(ops.convert_to_tensor, (query, key, key)), mask, scoring, path)
+    np.testing.assert_array_equal(ops.convert_to_numpy(output), np.zeros((2, 3, queries, 5)))
