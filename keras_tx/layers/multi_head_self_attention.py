@@ -8,6 +8,7 @@ from keras_tx.layers.position_bias import PositionBias
 from keras_tx.ops import cache as cache_ops
 from keras_tx.ops import masks
 from keras_tx.ops.attention_mask import AttentionMask
+from keras_tx.ops.sizes import fits
 
 
 @keras.saving.register_keras_serializable(package="keras_tx")
@@ -177,6 +178,7 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         if self.position is not None and not self._has_bias:
             if positions is None:
                 positions = self._places(ops.shape(x)[1], cache_index)
+            self._check_positions(positions, x)
             given = {"lengths": lengths} if self.depends_on_length else {}
             query, key = (
                 ops.cast(self.position(heads, positions, **given), value.dtype)
@@ -223,6 +225,14 @@ class MultiHeadSelfAttention(MultiHeadAttention):
                 "see: use `attention_mask` (batch, queries, cached keys)."
             )
 
+    def _check_positions(self, positions, x):
+        batch, length = tuple(x.shape)[:2]
+        if not fits(positions.shape, (batch, length), 1) and not fits(positions.shape, (length,)):
+            raise ValueError(
+                f"`positions` must be (length,) or (batch, length), here ({length},) or "
+                f"({batch}, {length}). Received: shape {tuple(positions.shape)}"
+            )
+
     @property
     def depends_on_length(self) -> bool:
         """Whether `position` needs `lengths`."""
@@ -241,7 +251,7 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         if not self._has_bias:
             return None
         num_keys = ops.shape(key)[2]  # at least as many as queries
-        return self.position(ops.arange(1 - num_keys, num_keys, dtype="int32"))
+        return self.position(ops.arange(-num_keys, num_keys + 1, dtype="int32"))
 
     def empty_cache(self, batch_size, length, hidden_dim: int):
         """Zeroed keys and values (B, K, S, H) in the compute dtype, for inputs of `hidden_dim`."""

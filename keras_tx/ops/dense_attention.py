@@ -53,7 +53,7 @@ def pair_bias(mask: AttentionMask, scoring: Scoring, num_queries, num_keys):
 def _distance_bias(table, mask, num_queries, num_keys):
     """Of (1 or B, N, T, S)."""
     sizes = (num_queries, num_keys)
-    if mask.offset is None and all(isinstance(size, int) for size in sizes):
+    if mask.offset is None and all(isinstance(size, int) and size > 0 for size in sizes):
         zero = table.shape[1] // 2  # from 1 - T to S - 1
         return toeplitz(table[:, zero + 1 - num_queries : zero + num_keys], *sizes)[None]
     return bias_matrix(table, query_place(mask, *sizes), num_keys)

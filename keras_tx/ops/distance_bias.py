@@ -8,13 +8,13 @@ def toeplitz(vectors, num_rows: int, num_columns: int):
 
     Args:
         vectors: (..., T + S - 1).
-        num_rows: T.
-        num_columns: S.
+        num_rows: T, at least 1.
+        num_columns: S, at least 1.
 
     Returns:
         (..., T, S).
     """
-    length = max(num_rows + num_columns - 1, 0)
+    length = num_rows + num_columns - 1
     leading = ops.shape(vectors)[:-1]
     rows = ops.pad(ops.flip(vectors, axis=-1), [(0, 0)] * len(leading) + [(0, 1)])
     rows = ops.broadcast_to(rows[..., None, :], (*leading, num_rows, length + 1))

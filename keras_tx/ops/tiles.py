@@ -9,7 +9,7 @@ from keras_tx.ops.attention_mask import AttentionMask, conjunction, visible_plac
 
 @dataclasses.dataclass(frozen=True)
 class Tiling:
-    """The sizes of a cut; numbers of tokens and tiles may be tensors.
+    """The sizes of a cut, of one tile at least; numbers of tokens and tiles may be tensors.
 
     Args:
         num_queries, num_keys: T and S.
@@ -22,11 +22,15 @@ class Tiling:
 
     @property
     def query_tiles(self):
-        return (self.num_queries + self.tile - 1) // self.tile
+        return self._tiles(self.num_queries)
 
     @property
     def key_tiles(self):
-        return (self.num_keys + self.tile - 1) // self.tile
+        return self._tiles(self.num_keys)
+
+    def _tiles(self, length):
+        tiles = (length + self.tile - 1) // self.tile
+        return max(tiles, 1) if isinstance(tiles, int) else ops.maximum(tiles, 1)
 
     def cut_queries(self, x, groups: int):
         """(B, N, T, H) -> (tiles, B * N / groups, groups * tile, H), zeros in the last tile.

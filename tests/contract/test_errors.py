@@ -219,6 +219,15 @@ CALLS = [
         lambda: CROSS(2)(x(2, 5, 6), x(2, 3, 4), context_mask=real(2, 5)),
         r"padding mask must be.*here \(2, 3\). Received: shape \(2, 5\)",
     ),
+    *[
+        (
+            lambda shape=shape: SELF(3, 2, position=layers.RotaryEncoding())(
+                x(2, 5, 6), positions=np.zeros(shape, "int32")
+            ),
+            r"`positions` must be.*here \(5,\) or \(2, 5\). Received: shape \([43]",
+        )
+        for shape in ((4,), (3, 5))
+    ],
     (
         lambda: CROSS(2)(x(2, 5, 6), x(1, 3, 4)),
         "of one batch, row by row. Received: 2 rows of `x`, 1 of `context`",
