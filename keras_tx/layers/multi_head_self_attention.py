@@ -39,7 +39,9 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         implementation: "auto", or the path that computes attention, "dense" (all scores at once),
             "tiled" (in memory that grows with T + S) or "fused" (the backend's own kernel); with
             a cache it is automatic.
-        dropout: Fraction of attention weights dropped in training.
+        dropout: Fraction of attention weights dropped in training. On TensorFlow and PyTorch
+            `keras.remat` of a call draws anew for the backward pass, as for every layer of Keras
+            that drops: the gradient is then that of other weights.
         layer_norm_epsilon: Added to the mean square in the query-key norm.
         use_bias: Whether the projections have a bias.
         use_output_bias: Whether the output projection has one. Default: as `use_bias`.

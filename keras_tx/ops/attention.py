@@ -12,13 +12,14 @@ is a (T, S) matrix, so each path reads as much of them as it needs:
       `- "fused"   kernels.fused_attention    the backend's own kernel: a flag or a mask
 
 In order:
-1. Weights are wanted, or there is a bias for every pair: dense. The matrix has to exist.
-   Or there are no queries or keys at all.
+1. Weights are wanted: dense. Or there are no queries or keys at all.
 2. The backend has a kernel of its own, and it honours the request: fused. Soft caps, sinks and
-   dropout are not honoured; neither is a mask that would need a large matrix.
-3. The scores of one head are many (`kernels.MANY_SCORES`): tiled.
+   dropout are not honoured; neither is a mask or a bias that would need a large matrix.
+3. There is a bias for every pair, or each row has distances of its own: dense. Tiles cannot be
+   made of that.
+4. The scores of one head are many (`kernels.MANY_SCORES`), for more than a few queries: tiled.
    So they may be where TensorFlow does not know a length when it traces: tiled, too.
-4. Otherwise dense: on few scores a loop costs more than it saves.
+5. Otherwise dense: on few scores a loop costs more than it saves.
 """
 
 import dataclasses
@@ -177,5 +178,5 @@ def _fused(query, key, value, mask, scoring):
 
 
 def _tile(mask: AttentionMask) -> int:
-    """No larger than a narrow window, of which a larger one would be hidden for the most part."""
+    """Smaller for a narrow window, which would hide most of a larger tile."""
     return 128 if mask.window is not None and mask.window <= 128 else 256

@@ -8,7 +8,8 @@ from keras_tx.ops.attention_mask import AttentionMask
 from keras_tx.ops.distance_bias import sum_diagonals, toeplitz
 from keras_tx.ops.hashed_dropout import keep_mask
 from keras_tx.ops.scoring import Scoring
-from keras_tx.ops.tiles import Tiling, classify, padded_to_tiles, tile_mask, tile_of, work_list
+from keras_tx.ops.tiles import classify, padded_to_tiles, tile_mask, work_list
+from keras_tx.ops.tiling import Tiling, tile_of
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,10 +13,10 @@ from keras_tx.ops.attention_mask import AttentionMask
 from keras_tx.ops.score_tiles import Heads, ScoreTiles, diagonals_of, tiling_of
 from keras_tx.ops.scoring import Scoring
 from keras_tx.ops.softmax import MASKED_SCORE, at_least_float32, score_dtype
-from keras_tx.ops.tiles import tile_of
+from keras_tx.ops.tiling import tile_of
 
 
-def tiled_attention(query, key, value, mask: AttentionMask, scoring: Scoring, tile: int = 256):
+def tiled_attention(query, key, value, mask: AttentionMask, scoring: Scoring, tile: int):
     """softmax(scores) value, in memory that grows with T + S.
 
     Args:
@@ -28,7 +28,8 @@ def tiled_attention(query, key, value, mask: AttentionMask, scoring: Scoring, ti
         tile: Queries, and keys, of a tile, at most.
 
     Returns:
-        (B, N, T, H') in the dtype of `value`.
+        (B, N, T, H') in the dtype of `value`. A gradient of its gradient is right on TensorFlow,
+        on JAX in forward mode alone; otherwise it is an error.
     """
     inputs = {"query": query, "key": key, "value": value}
     if scoring.sinks is not None:

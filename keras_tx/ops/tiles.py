@@ -1,80 +1,11 @@
-"""Attention cut into tiles of queries by keys: which need work, and what a mask is on one."""
+"""A mask in tiles of queries by keys: which tiles need work, and what the mask is on one."""
 
 import dataclasses
 
 from keras import ops
 
 from keras_tx.ops.attention_mask import AttentionMask, conjunction, visible_places
-
-
-@dataclasses.dataclass(frozen=True)
-class Tiling:
-    """The sizes of a cut, of one tile at least; numbers of tokens and tiles may be tensors.
-
-    Args:
-        num_queries, num_keys: T and S.
-        tile: Queries, and keys, of a tile.
-    """
-
-    num_queries: object
-    num_keys: object
-    tile: int
-
-    @property
-    def query_tiles(self):
-        return self._tiles(self.num_queries)
-
-    @property
-    def key_tiles(self):
-        return self._tiles(self.num_keys)
-
-    def _tiles(self, length):
-        tiles = (length + self.tile - 1) // self.tile
-        return max(tiles, 1) if isinstance(tiles, int) else ops.maximum(tiles, 1)
-
-    def cut_queries(self, x, groups: int):
-        """(B, N, T, H) -> (tiles, B * N / groups, groups * tile, H), zeros in the last tile.
-
-        `groups` neighbouring heads, which read one key head, are laid in one matrix.
-        """
-        x = _padded(x, 2, self.query_tiles * self.tile - self.num_queries)
-        shape = (-1, groups, self.query_tiles, self.tile, x.shape[-1])
-        x = ops.transpose(ops.reshape(x, shape), (2, 0, 1, 3, 4))
-        return ops.reshape(x, (self.query_tiles, -1, groups * self.tile, x.shape[-1]))
-
-    def join_queries(self, tiles, heads: int, groups: int):
-        """The reverse of `cut_queries`."""
-        dim = tiles.shape[-1]
-        shape = (self.query_tiles, -1, groups, self.tile, dim)
-        x = ops.transpose(ops.reshape(tiles, shape), (1, 2, 0, 3, 4))
-        x = ops.reshape(x, (-1, heads, self.query_tiles * self.tile, dim))
-        return x[:, :, : self.num_queries]
-
-    def cut_keys(self, x):
-        """(B, K, S, H) -> (tiles, B * K, tile, H), zeros in the last tile."""
-        x = _padded(x, 2, self.key_tiles * self.tile - self.num_keys)
-        x = ops.reshape(x, (-1, self.key_tiles, self.tile, x.shape[-1]))
-        return ops.transpose(x, (1, 0, 2, 3))
-
-    def join_keys(self, tiles, heads: int):
-        """The reverse of `cut_keys`."""
-        x = ops.transpose(tiles, (1, 0, 2, 3))
-        x = ops.reshape(x, (-1, heads, self.key_tiles * self.tile, x.shape[-1]))
-        return x[:, :, : self.num_keys]
-
-
-def _padded(x, axis, amount, value=0):
-    if isinstance(amount, int) and amount == 0:
-        return x
-    widths = [(0, 0)] * len(x.shape)
-    widths[axis] = (0, amount)
-    return ops.pad(x, widths, constant_values=value)
-
-
-def tile_of(x, index):
-    """x[index] for an index that may be a tensor."""
-    start = (index,) + (0,) * (len(x.shape) - 1)
-    return ops.slice(x, start, (1, *ops.shape(x)[1:]))[0]
+from keras_tx.ops.tiling import Tiling, padded
 
 
 def classify(mask: AttentionMask, tiling: Tiling):
@@ -146,7 +77,7 @@ def _place_bounds(mask, tiling):
 def _tiles_of(x, tiles, tile, value, axis=1):
     """x with an axis cut into (tiles, tile), filled up with `value`."""
     shape = ops.shape(x)
-    x = _padded(x, axis, tiles * tile - shape[axis], value)
+    x = padded(x, axis, tiles * tile - shape[axis], value)
     return ops.reshape(x, (*shape[:axis], tiles, tile, *shape[axis + 1 :]))
 
 
@@ -215,12 +146,12 @@ def padded_to_tiles(mask: AttentionMask, tiling: Tiling) -> AttentionMask:
     more_keys = tiling.key_tiles * tiling.tile - tiling.num_keys
     changes = {}
     if mask.padding is not None:
-        changes["padding"] = _padded(mask.padding, 1, more_keys, False)
+        changes["padding"] = padded(mask.padding, 1, more_keys, False)
     if mask.query_segments is not None:
-        changes["query_segments"] = _padded(mask.query_segments, 1, more_queries, -1)
-        changes["key_segments"] = _padded(mask.key_segments, 1, more_keys, -1)
+        changes["query_segments"] = padded(mask.query_segments, 1, more_queries, -1)
+        changes["key_segments"] = padded(mask.key_segments, 1, more_keys, -1)
     if mask.explicit is not None:
-        changes["explicit"] = _padded(mask.explicit, 3, more_keys, False)
+        changes["explicit"] = padded(mask.explicit, 3, more_keys, False)
         if not _is_for_all_queries(mask.explicit):
-            changes["explicit"] = _padded(changes["explicit"], 2, more_queries, False)
+            changes["explicit"] = padded(changes["explicit"], 2, more_queries, False)
     return dataclasses.replace(mask, **changes)

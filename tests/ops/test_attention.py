@@ -17,7 +17,8 @@ from keras_tx.ops.dense_attention import dense_attention
 from keras_tx.ops.hashed_dropout import keep_mask
 from keras_tx.ops.scoring import Scoring
 from keras_tx.ops.softmax import masked_softmax
-from keras_tx.ops.tiles import Tiling, classify
+from keras_tx.ops.tiles import classify
+from keras_tx.ops.tiling import Tiling
 from tests.ops import attention_oracle
 from tests.ops.attention_accuracy import (
     EXPLICIT,
