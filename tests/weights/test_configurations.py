@@ -1,5 +1,6 @@
 """What a configuration of transformers becomes, and which are refused."""
 
+import keras
 import pytest
 
 from keras_tx import GPT, layers, weights
@@ -84,14 +85,31 @@ def test_dynamic_scaling_begins_where_the_positions_of_the_configuration_end():
     assert found.encoding(8).scaling.original_length == 16
 
 
+@pytest.mark.skipif(
+    keras.backend.backend() != "torch",
+    reason="what is taken for granted is the same on every backend: once is enough",
+)
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_few_options_are_enough(kind):
     even = {"qwen3": {"head_dim": 4}, "gemma2": {"head_dim": 4}, "gpt_neox": {"rotary_pct": 0.5}}
     assert isinstance(weights.build(small(kind, **even.get(kind, {}))), FAMILIES[kind].model)
 
 
+def arguments(**options):
+    """Those of the model, which need not be built."""
+    config = small(**options)
+    return FAMILIES[config["model_type"]].arguments(Options(config))
+
+
+def templates(**options):
+    """The block of each layer."""
+    found = arguments(**options)
+    block, num_layers = found["block"], found["num_layers"]
+    return block if isinstance(block, list) else [block] * num_layers
+
+
 def windows(**options):
-    return [block.attention.window for block in weights.build(small(**options)).blocks]
+    return [block.attention.window for block in templates(**options)]
 
 
 def test_windows_of_the_layers():
@@ -112,10 +130,10 @@ def test_changes_replace_and_complete():
 
 
 def test_names_of_the_classes():
-    named = weights.build(small("vit", id2label={"1": "dog", "0": "cat", "10": "owl", "2": "emu"}))
-    assert named.class_names == ("cat", "dog", "emu", "owl")
-    unnamed = weights.build(small("vit", id2label={0: "LABEL_0", 1: "LABEL_1", 2: "LABEL_2"}))
-    assert (unnamed.class_names, unnamed.num_classes) == (None, 3)
+    named = arguments(kind="vit", id2label={"1": "dog", "0": "cat", "10": "owl", "2": "emu"})
+    assert named["class_names"] == ["cat", "dog", "emu", "owl"]
+    unnamed = arguments(kind="vit", id2label={0: "LABEL_0", 1: "LABEL_1", 2: "LABEL_2"})
+    assert unnamed["num_classes"] == 3 and "class_names" not in unnamed
 
 
 LONGROPE = {"rope_type": "longrope", "short_factor": [1.0, 1.0], "long_factor": [2.0, 2.0]}
@@ -123,8 +141,8 @@ LONGROPE = {"rope_type": "longrope", "short_factor": [1.0, 1.0], "long_factor": 
 
 def test_other_names_of_longrope_for_phi3():
     for name in ("longrope", "su", "yarn"):
-        gpt = weights.build(small("phi3", rope_scaling={**LONGROPE, "rope_type": name}))
-        assert isinstance(gpt.blocks[0].attention.position.scaling, layers.LongRopeScaling)
+        block = templates(kind="phi3", rope_scaling={**LONGROPE, "rope_type": name})[0]
+        assert isinstance(block.attention.position.scaling, layers.LongRopeScaling)
 
 
 @pytest.mark.parametrize(
