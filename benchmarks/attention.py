@@ -70,7 +70,7 @@ def measure(subject, quick):
     options = {"kind": "ours", "batch": 1, "window": None, "jit": False, **subject.options}
     length = options["length"] // 64 if quick else options["length"]
     run = prepared(subject.backend, length, options)
-    repeats = 1 if quick else 3 if length > 1024 else 15
+    repeats = 15 if length <= 1024 else 3 if length < 16384 else 1
     return harness.timed(run, repeats)
 
 
