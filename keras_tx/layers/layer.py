@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_tx.layers.configurable import Configurable
+from keras_tx.configurable import Configurable
 
 
 class Layer(Configurable, keras.layers.Layer):

@@ -1,6 +1,6 @@
 """A model's stack of blocks, from numbers, a template or a list of templates."""
 
-from keras_tx.layers.configurable import misplaced
+from keras_tx.configurable import misplaced
 from keras_tx.layers.normalization import make_normalization
 from keras_tx.layers.parts import clone
 from keras_tx.layers.transformer_block import TransformerBlock
