@@ -10,7 +10,7 @@ from keras_tx.layers.normalization import make_normalization
 from keras_tx.layers.parts import dense
 from keras_tx.ops.attention import PATHS, attention, choose_path
 from keras_tx.ops.dense_attention import dense_attention
-from keras_tx.ops.hashed_dropout import seed_number
+from keras_tx.ops.hashing import seed_number
 from keras_tx.ops.scoring import Scoring
 
 
