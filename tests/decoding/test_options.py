@@ -1,0 +1,269 @@
+"""What strategies are given, as arrays, and what one compiled program makes of them."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops, tree
+
+from keras_tx import kernels
+from keras_tx.decoding import options
+from keras_tx.ops import sampling_rules
+
+INFINITY = float("inf")
+V, L, END = 13, 11, 12
+TEXT = [7, 3, 7, 3, 7]  # of which the last two are new
+NEUTRAL = dict.fromkeys((*options.RULES, *options.FILTERS))
+LOGITS = np.arange(V, dtype="float32") / 10
+
+
+def left(*ids):
+    return np.where(np.isin(np.arange(V), ids), LOGITS, -INFINITY)
+
+
+def without(*ids):
+    return np.where(np.isin(np.arange(V), ids), -INFINITY, LOGITS)
+
+
+def changed(**logits):
+    return np.array([logits.get(f"t{i}", x) for i, x in enumerate(LOGITS)], "float32")
+
+
+# {name: (a value, what becomes of LOGITS)}
+EFFECTS = {
+    "repetition_penalty": (2.0, changed(t3=0.15, t7=0.35)),
+    "frequency_penalty": (0.5, changed(t3=0.3 - 0.5, t7=0.7 - 0.5)),
+    "presence_penalty": (0.25, changed(t3=0.3 - 0.25, t7=0.7 - 0.25)),
+    "no_repeat_ngram_size": (2, without(3)),
+    "banned_tokens": ([5, 9], without(5, 9)),
+    "min_new_tokens": (3, without(END)),
+    "forced_tokens": ([4, None, 6], left(6)),
+    "temperature": (0.5, 2 * (LOGITS - LOGITS[-1])),
+    "top_k": (3, left(10, 11, 12)),
+    "top_p": (0.15, left(11, 12)),
+    "min_p": (0.85, left(11, 12)),
+    "typical_p": (0.06, left(7)),
+}
+
+
+class Program:
+    """All rules and filters inside a loop, compiled as the loop of decoding is."""
+
+    def __init__(self, jit=False, end_token_id=END, rules=()):
+        self.traces = 0
+
+        def function(logits, tokens, step, values):
+            self.traces += 1
+            used = options.in_use(values)
+
+            def body(index, _):
+                ruled = options.apply_rules(
+                    logits, lambda: tokens, step, values, used, end_token_id, rules
+                )
+                return index + 1, options.apply_filters(ruled, values, used)
+
+            start = (ops.cast(0, "int32"), logits)
+            return ops.while_loop(lambda index, _: index < 2, body, start)[1]
+
+        if jit:
+            import tensorflow as tf
+
+            self.function = tf.function(function, autograph=False, jit_compile=True)
+        else:
+            self.function = kernels.compiled(function, [])
+
+    def __call__(self, values, rows, logits=None):
+        tokens = np.full((rows, L), -1, "int32")
+        for row in range(rows):
+            tokens[row, row : row + len(TEXT)] = TEXT
+        logits = np.tile(LOGITS, (rows, 1)) if logits is None else np.array(logits, "float32")
+        given = (logits, tokens, np.full(rows, 2, "int32"))
+        arrays = options.arrays(values, rows, V)
+        given, arrays = tree.map_structure(lambda x: filled_up(x, 3), (given, arrays))
+        return ops.convert_to_numpy(self.function(*given, arrays))[:rows]
+
+
+def filled_up(array, rows):
+    """One batch size for all, as the caller does: the last row again and again."""
+    padding = [(0, rows - len(array)), *[(0, 0)] * (array.ndim - 1)]
+    return ops.convert_to_tensor(np.pad(array, padding, mode="edge"))
+
+
+@pytest.fixture(scope="module")
+def program():
+    return Program()
+
+
+def each(name):
+    """{option: a value for each of three rows}, the second row's the only one that acts."""
+    value = EFFECTS[name][0]
+    if name in options.TOKENS:
+        return {**NEUTRAL, name: [[], value, []]}
+    neutral = options.NUMBERS[name].neutral
+    return {**NEUTRAL, name: [neutral, value, neutral]}
+
+
+@pytest.mark.parametrize("name", EFFECTS)
+def test_each_option_acts_in_its_row_alone(program, name):
+    found = program(each(name), 3)
+    np.testing.assert_array_equal(found[[0, 2]], [LOGITS, LOGITS])
+    np.testing.assert_allclose(found[1], EFFECTS[name][1], atol=1e-6)
+    everywhere = program({**NEUTRAL, name: EFFECTS[name][0]}, 3)
+    np.testing.assert_array_equal(everywhere, [found[1]] * 3)
+
+
+def test_one_compilation_serves_all_values(program, backend):
+    values = {name: value for name, (value, _) in EFFECTS.items()}
+    program(values, 3)
+    program(NEUTRAL, 3)
+    assert program.traces == 1 or backend == "torch", program.traces
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="the other backends have one way of compiling"
+)
+def test_with_xla_and_without_the_same(program):
+    compiled = Program(jit=True)
+    for name in EFFECTS:
+        np.testing.assert_allclose(compiled(each(name), 3), program(each(name), 3), rtol=1e-6)
+    assert compiled.traces == 1
+
+
+def test_order(program):
+    # The penalties act before the bans, a forced token is stronger than both, and what is filtered
+    # is what the temperature left.
+    rules = {"banned_tokens": [[6], [6]], "forced_tokens": [[None, None, 6], []]}
+    found = program({**NEUTRAL, **rules, "temperature": 0.1, "top_p": 0.6}, 2)
+    assert [np.flatnonzero(row > -INFINITY).tolist() for row in found] == [[6], [12]]
+    found = program({**NEUTRAL, "top_k": 2, "min_p": 0.95, "temperature": [1.0, 9.0]}, 2)
+    assert [np.flatnonzero(row > -INFINITY).tolist() for row in found] == [[12], [11, 12]]
+
+
+def test_a_row_that_would_be_empty_stays_as_it_was(program):
+    values = {**NEUTRAL, "banned_tokens": [list(range(V)), list(range(1, V))]}
+    values["repetition_penalty"] = 2.0
+    np.testing.assert_allclose(program(values, 2), [LOGITS, left(0)])
+    # So does one in which nothing was.
+    nothing = np.full((2, V), -INFINITY)
+    np.testing.assert_array_equal(program({**NEUTRAL, "banned_tokens": [1]}, 2, nothing), nothing)
+
+
+def test_rules_of_ones_own_come_last():
+    def last_is_likely(logits, tokens, step):
+        assert tokens.shape[-1] == L
+        last = ops.max(ops.where(tokens >= 0, ops.arange(L), -1), axis=1, keepdims=True)
+        token = ops.take_along_axis(tokens, last, axis=1)
+        bonus = ops.where(ops.equal(ops.arange(V), token), 1.0, 0.0)
+        return ops.where(ops.cast(step, "int32")[:, None] > 1, logits + bonus, logits)
+
+    def nothing(logits, tokens, step):
+        return ops.full_like(logits, -INFINITY)
+
+    found = Program(rules=[last_is_likely])({"banned_tokens": [5]}, 2)
+    expected = np.where(np.arange(V) == 7, LOGITS + 1, without(5))
+    np.testing.assert_allclose(found, [expected] * 2)
+    found = Program(rules=[nothing])({}, 2)
+    np.testing.assert_array_equal(found, [LOGITS] * 2)
+
+
+def test_what_is_missing_does_nothing_and_no_end_is_held_back():
+    found = Program(end_token_id=None)({"min_new_tokens": 9, "top_k": 1}, 2)
+    np.testing.assert_array_equal(found, [left(12)] * 2)
+    np.testing.assert_array_equal(Program()({}, 1), [LOGITS])
+
+
+def test_without_rules_the_text_is_not_made():
+    logits = ops.convert_to_tensor(LOGITS[None])
+    assert options.apply_rules(logits, None, None, {}, {}, END) is logits
+
+
+def test_temperature_0_draws_what_greedy_takes(program):
+    logits = np.random.default_rng(0).normal(size=(3, V))
+    found = program({**NEUTRAL, "temperature": 0.0, "top_p": 0.5, "top_k": 4}, 3, logits)
+    drawn = sampling_rules.draw(ops.convert_to_tensor(found), ops.convert_to_tensor([0, 0.5, 1.0]))
+    assert ops.convert_to_numpy(drawn).tolist() == logits.argmax(1).tolist()
+
+
+def test_arrays():
+    found = options.arrays(
+        {
+            "temperature": None,
+            "top_k": np.array([1, 2, 3]),
+            "top_p": 0.5,
+            "min_new_tokens": np.int64(4),
+            "banned_tokens": [5, np.int32(6)],
+            "forced_tokens": [[None, 2], [], list(range(9))],
+            "length_penalty": [0, 1.5, -1],
+            "early_stopping": [True, False, True],
+        },
+        3,
+        vocabulary_size=9,
+    )
+    assert {name: (x.dtype.name, x.shape) for name, x in found.items()} == {
+        "temperature": ("float32", (3,)),
+        "top_k": ("int32", (3,)),
+        "top_p": ("float32", (3,)),
+        "min_new_tokens": ("int32", (3,)),
+        "banned_tokens": ("int32", (3, 8)),
+        "forced_tokens": ("int32", (3, 16)),
+        "length_penalty": ("float32", (3,)),
+        "early_stopping": ("bool", (3,)),
+    }
+    assert found["temperature"].tolist() == [1, 1, 1] and found["top_k"].tolist() == [1, 2, 3]
+    assert found["banned_tokens"][2].tolist() == [5, 6, *[-1] * 6]
+    assert found["forced_tokens"][0].tolist() == [-1, 2, *[-1] * 14]
+    assert found["forced_tokens"][2].tolist() == [*range(9), *[-1] * 7]
+    everything = options.arrays(dict.fromkeys((*options.NUMBERS, *options.TOKENS)), 2)
+    assert all(len(array) == 2 for array in everything.values())
+    assert {name for name, array in everything.items() if array.any()} == {
+        name for name, option in options.NUMBERS.items() if option.neutral
+    } | set(options.TOKENS)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("temperature", -0.5, "`temperature` must be a number from 0 up, a list with one for each"),
+        ("temperature", float("nan"), "Received: nan"),
+        ("temperature", float("inf"), "Received: inf"),
+        ("temperature", 1e39, "Received: 1e\\+39"),
+        ("temperature", True, "Received: True"),
+        ("temperature", "hot", "Received: 'hot'"),
+        ("temperature", [1.0, [1.0]], "Received: \\[1.0, \\[1.0\\]\\]"),
+        ("top_k", 5.0, "`top_k` must be an integer from 0 up"),
+        ("top_k", [3, -1], "Received: \\[3, -1\\]"),
+        ("top_k", np.array([True]), "Received: \\[True\\]"),
+        ("top_k", 2**31, "`top_k` must be an integer"),
+        ("top_p", 1.5, "`top_p` must be a number from 0 to 1"),
+        ("min_p", -0.1, "`min_p` must be a number from 0 to 1"),
+        ("typical_p", 0, "`typical_p` must be a number above 0, up to 1"),
+        ("repetition_penalty", 0, "`repetition_penalty` must be a number above 0"),
+        ("repetition_penalty", 1e-50, "`repetition_penalty` must be a number above 0"),
+        ("early_stopping", 1, "`early_stopping` must be True or False"),
+        ("banned_tokens", 3, "`banned_tokens` must be a list of ids from 0 up, or a list of such"),
+        ("banned_tokens", [None], "Received: \\[None\\]"),
+        ("banned_tokens", [-1], "Received: \\[-1\\]"),
+        ("banned_tokens", [True], "Received: \\[True\\]"),
+        ("banned_tokens", [[1], 2], "Received: \\[\\[1\\], 2\\]"),
+        ("forced_tokens", ["a"], "from 0 up, None where the choice is free, or a list of such"),
+    ],
+)
+def test_values_out_of_range(name, value, message):
+    with pytest.raises(ValueError, match=message):
+        options.check({name: value})
+    with pytest.raises(ValueError, match=message):
+        options.arrays({name: value}, 2)
+
+
+def test_values_that_do_not_fit_the_prompts():
+    with pytest.raises(ValueError, match="one for each of the 3. Received: 2 values"):
+        options.arrays({"top_k": [1, 2]}, 3)
+    with pytest.raises(ValueError, match="for each of the 3. Received: 2 lists"):
+        options.arrays({"banned_tokens": [[1], [2]]}, 3)
+    with pytest.raises(ValueError, match="ids from 0 to 6, .* Received: \\[7\\]"):
+        options.arrays({"banned_tokens": [7]}, 3, vocabulary_size=7)
+
+
+def test_every_option_has_a_place():
+    assert set(options.RULES) | set(options.FILTERS) == set(EFFECTS)
+    numbers = set(options.NUMBERS) - {"length_penalty", "early_stopping"}
+    assert numbers | set(options.TOKENS) == set(EFFECTS)
