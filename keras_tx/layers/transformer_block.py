@@ -3,8 +3,8 @@ from collections.abc import Callable
 
 import keras
 
-from keras_tx.layers.attached_mask import resolve_mask
 from keras_tx.configurable import misplaced
+from keras_tx.layers.attached_mask import resolve_mask
 from keras_tx.layers.feed_forward import FeedForward
 from keras_tx.layers.layer import Layer, known_features
 from keras_tx.layers.multi_head_cross_attention import MultiHeadCrossAttention

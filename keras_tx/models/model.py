@@ -4,8 +4,8 @@ import keras
 import numpy as np
 from keras import ops, tree
 
-from keras_tx.data import tokenizers
 from keras_tx.configurable import Configurable
+from keras_tx.data import tokenizers
 from keras_tx.layers.multi_head_attention import MultiHeadAttention
 from keras_tx.models.saved_quantization import SavedQuantization
 from keras_tx.training.cross_entropy_training import CrossEntropyTraining
