@@ -1,6 +1,10 @@
 """The token loop and its strategies."""
 
-from keras_tx.decoding.greedy import Greedy, get
+from keras_tx.decoding.beam import Beam
+from keras_tx.decoding.greedy import Greedy
 from keras_tx.decoding.loop import generate_tokens
+from keras_tx.decoding.request import Request
+from keras_tx.decoding.sample import Sample
+from keras_tx.decoding.strategies import get
 
-__all__ = ["Greedy", "generate_tokens", "get"]
+__all__ = ["Beam", "Greedy", "Request", "Sample", "generate_tokens", "get"]

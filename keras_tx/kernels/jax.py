@@ -1,14 +1,24 @@
 """JAX."""
 
+import functools
+
 import jax
 import keras
 from jax import lax
 
 
-def compiled(function, variables):
-    """`function` traced once for each shape of its arguments; changed variables are seen."""
+def compiled(function, variables, *, jit_compile=False, overwrites=()):
+    """`function` traced once for each shape of its arguments; changed variables are seen.
 
-    @jax.jit
+    Args:
+        function: Of nested tensors.
+        variables: Those that it reads.
+        jit_compile: Whether XLA compiles it, where the backend has a choice: here it always does.
+        overwrites: The places of arguments that are not used again, whose memory may be.
+    """
+    del jit_compile
+
+    @functools.partial(jax.jit, donate_argnums=tuple(1 + place for place in overwrites))
     def stateless(values, *arguments):
         with keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))):
             return function(*arguments)

@@ -3,10 +3,17 @@
 import tensorflow as tf
 
 
-def compiled(function, variables):
-    """`function` traced once for each shape of its arguments; changed variables are seen."""
-    del variables  # a traced function refers to them
-    return tf.function(function, autograph=False)
+def compiled(function, variables, *, jit_compile=False, overwrites=()):
+    """`function` traced once for each shape of its arguments; changed variables are seen.
+
+    Args:
+        function: Of nested tensors.
+        variables: Those that it reads.
+        jit_compile: Whether XLA compiles it, where the backend has a choice.
+        overwrites: The places of arguments that are not used again, whose memory may be.
+    """
+    del variables, overwrites  # a traced function refers to its variables
+    return tf.function(function, autograph=False, jit_compile=jit_compile)
 
 
 def serial_loop(start, stop, body, carry):

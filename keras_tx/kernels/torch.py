@@ -3,9 +3,9 @@
 import torch
 
 
-def compiled(function, variables):
-    """`function` without the bookkeeping for gradients."""
-    del variables
+def compiled(function, variables, *, jit_compile=False, overwrites=()):
+    """`function` without the bookkeeping for gradients; arguments as on the other backends."""
+    del variables, jit_compile, overwrites
 
     def inference(*arguments):
         with torch.inference_mode():

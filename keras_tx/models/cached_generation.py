@@ -95,5 +95,9 @@ class CachedGeneration(TextGeneration):
         return self.vocabulary_size
 
     @property
+    def output_vocabulary_size(self):
+        return self.vocabulary_size
+
+    @property
     def output_tokenizer(self):
         return self.tokenizer

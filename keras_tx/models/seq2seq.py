@@ -302,6 +302,8 @@ class Seq2Seq(TextGeneration, Model):
     def prompt_inputs(self, token_ids, lengths):
         return {"source_ids": token_ids, "lengths": lengths}
 
+    continues_prompt = False
+
     def read_state(self, state):
         return {name: state[name] for name in ("attention_scores",) if name in state}
 
@@ -320,6 +322,10 @@ class Seq2Seq(TextGeneration, Model):
     @property
     def prompt_pad_token_id(self):
         return self.source_pad_token_id
+
+    @property
+    def output_vocabulary_size(self):
+        return self.target_vocabulary_size
 
     @property
     def output_tokenizer(self):

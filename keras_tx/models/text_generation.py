@@ -1,33 +1,54 @@
-"""`generate`: text or ids in, text or ids out, for every model with a start and a step."""
+"""`generate` and `stream`: text or ids in, text or ids out, for every model with a step."""
 
+from collections.abc import Iterator, Sequence
+
+import keras
 import numpy as np
 from keras import ops
 
-from keras_tx import decoding, kernels
+from keras_tx import decoding
 from keras_tx.data import tokenizers
-from keras_tx.decoding.buckets import bucket
+from keras_tx.models.decoding_results import cut, joined, lists, row_seeds
+from keras_tx.models.decoding_run import CompiledLoop, DecodingRun
 from keras_tx.models.model import real_tokens
+from keras_tx.models.prompts import read_prompts
+from keras_tx.models.stop_texts import StopTexts
+
+# With fewer weights a step is many small operations, which XLA makes faster; with more it is
+# products with large matrices, which TensorFlow's own are faster at (on a CPU).
+SMALL_MODEL = 2**24
 
 
 class TextGeneration:
-    """Mixin that gives `generate` to a model with what decoding needs of it:
+    """Mixin that gives `generate` and `stream` to a model with what decoding needs of it:
 
     - `start(inputs, max_new_tokens) -> (logits, state)` and `step(tokens, state)`;
     - `prompt_inputs(token_ids, lengths)`, from right-padded prompts to what `start` takes;
+    - `continues_prompt`, whether the new text continues the prompt's own;
     - `room(lengths)`, how many tokens may follow prompts of these lengths;
     - `prompt_vocabulary_size`, `start_token_id`, `end_token_id`, `pad_token_id`;
-    - `tokenizer`, of the prompts, and `output_tokenizer`.
+    - `tokenizer`, of the prompts, `output_tokenizer` and `output_vocabulary_size`.
     """
+
+    continues_prompt = True
+    _jit_compile_asked = None
+
+    def compile(self, *args, jit_compile: bool | str = "auto", **kwargs):
+        """Keras' `compile`; `jit_compile` holds for `generate`, too."""
+        self._jit_compile_asked = None if jit_compile == "auto" else bool(jit_compile)
+        super().compile(*args, jit_compile=jit_compile, **kwargs)
 
     def generate(
         self,
         prompts,
         *,
-        strategy="greedy",
+        strategy: "str | decoding.strategy.Strategy" = "greedy",
         max_new_tokens: int | None = None,
         stop: str | list[str] | None = None,
-        seed: int | None = None,
+        seed: int | Sequence[int] | None = None,
         return_dict: bool = False,
+        batch_size: int = 32,
+        verbose: str | int = "auto",
     ):
         """Continues each prompt; what is returned is the new part alone.
 
@@ -35,96 +56,181 @@ class TextGeneration:
         start token.
 
         Args:
-            prompts: A string, a list of strings, a list of ids, a list of lists of ids, or an
-                integer array (length,) or (batch, length).
-            strategy: "greedy", or a strategy object of `keras_tx.decoding`.
+            prompts: A string, a list of strings, a list of ids, a list of lists of ids, an integer
+                array (length,) or (batch, length), a ragged tensor, or a `tf.data.Dataset` of
+                texts or ids.
+            strategy: "greedy", "sample", "beam", or a strategy object of `keras_tx.decoding`.
             max_new_tokens: The most tokens to add to a prompt. Default: what fits.
-            stop: Text, or several, before which the result is cut; for prompts that are text.
-            seed: For strategies that draw; greedy decoding does not.
+            stop: Text, or several, before which the result is cut, wherever its tokens begin and
+                end; for prompts that are text. A row that is cut makes no more tokens, and its
+                `token_ids` are the fewest that hold the stop; beams are cut when all have ended.
+            seed: For strategies that draw: a number for each row, or one for all, of which row k
+                takes `seed + k`. Default: others each time, unless `keras.utils.set_random_seed`
+                was called.
             return_dict: Whether to return a dictionary with `text` (for prompts that are text),
                 `token_ids`, `lengths` and `scores` (sums of log-probabilities), each with one row
                 for each prompt, and `attention_scores` (B, T, S) where the model has them, 0
                 beyond a row's own lengths.
+            batch_size: So many prompts are continued at once.
+            verbose: Whether to show a progress bar: 0, 1, or "auto", for more than one batch.
 
         Returns:
-            Text for text and ids for ids: one for one prompt, a list for several.
+            Text for text and ids for ids: one for one prompt, a list for several. A strategy with
+            several results for each prompt gives a list in place of each.
 
         Raises:
-            ValueError: If a prompt leaves no room, an id is unknown, or text meets no tokenizer.
+            ValueError: If a prompt leaves no room, an id is unknown, text meets no tokenizer, or
+                the strategy has numbers for other rows.
         """
-        strategy = decoding.get(strategy)
-        rows, is_text, is_single = self._read_prompts(prompts)
-        if stop is not None and rows and not is_text:
-            raise ValueError("`stop` is text: it needs prompts that are text, not ids")
-        stops = _read_stops(stop)
-        results = self._generate_rows(rows, strategy, max_new_tokens) if rows else {}
-        if not rows:
-            results = {"token_ids": [], "lengths": np.zeros(0, "int32"), "scores": np.zeros(0)}
-        if is_text:
-            texts = tokenizers.decode(self.output_tokenizer, results["token_ids"]) if rows else []
-            results = {"text": [_cut(text, stops) for text in texts], **results}
+        prompts, strategy, stops = self._read_request(prompts, strategy, stop)
+        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+            raise ValueError(f"`batch_size` must be a positive integer. Received: {batch_size!r}")
+        runs = self._runs(prompts, strategy, max_new_tokens, seed, batch_size)
+        if verbose == "auto":
+            verbose = int(len(runs) > 1)
+        bar = keras.utils.Progbar(len(runs), unit_name="batch") if verbose and runs else None
+        results = []
+        for number, run in enumerate(runs):
+            results.append(self._run(run, strategy, stops))
+            if bar is not None:
+                bar.update(number + 1)
+        result = joined(results)
+        if prompts.is_text:
+            texts = self._texts(result["token_ids"])
+            result = {"text": cut(texts, stops), **result}
         if return_dict:
-            return results
-        answers = results["text"] if is_text else results["token_ids"]
-        return answers[0] if is_single else answers
+            return result
+        return prompts.answers(result["text"] if prompts.is_text else result["token_ids"])
 
-    def _read_prompts(self, prompts):
-        """Lists of ids; whether they were text; whether there was one prompt without a list."""
-        if isinstance(prompts, str):
-            return self._encode_texts([prompts]), True, True
-        if ops.is_tensor(prompts):
-            prompts = ops.convert_to_numpy(prompts)
-        if hasattr(prompts, "__array__"):  # also the tensors of another library
-            prompts = np.asarray(prompts).tolist()
-        if not isinstance(prompts, (list, tuple)):
+    def stream(
+        self,
+        prompts,
+        *,
+        strategy: "str | decoding.strategy.Strategy" = "greedy",
+        max_new_tokens: int | None = None,
+        stop: str | list[str] | None = None,
+        seed: int | Sequence[int] | None = None,
+    ) -> Iterator:
+        """Like `generate`, piece by piece as the text is made.
+
+        The pieces of a text joined are what `generate` returns. A piece comes about twenty times a
+        second, or with each token where that takes longer. Half a character, or what may be the
+        beginning of a stop text, waits for the rest.
+
+        Args:
+            prompts, strategy, max_new_tokens, stop, seed: As for `generate`. A strategy that takes
+                back what it has found, such as `Beam`, cannot be streamed.
+
+        Yields:
+            For one prompt its next piece, text or a list of ids; for several a list with a piece,
+            perhaps empty, for each. Whoever stops asking stops the work.
+
+        Raises:
+            ValueError: As `generate`, at the call.
+        """
+        prompts, strategy, stops = self._read_request(prompts, strategy, stop)
+        if not strategy.can_stream:
             raise ValueError(
-                "`prompts` must be text, a list of texts, ids, or a list of lists of ids. "
-                f"Received: {type(prompts).__name__}"
+                f"{type(strategy).__name__} knows its text only at the end: it cannot be streamed. "
+                "Use `generate`, or another strategy."
             )
-        kinds = {_kind(prompt) for prompt in prompts}
-        if kinds == {"text"}:
-            return self._encode_texts([str(prompt) for prompt in prompts]), True, False
-        if kinds == {"id"}:
-            return [self._checked(prompts)], False, True
-        if kinds <= {"row"}:
-            return [self._checked(row) for row in prompts], False, False
-        raise ValueError(
-            "`prompts` must be texts alone, integers alone or lists of integers alone. "
-            f"Received a list of: {', '.join(sorted(kinds))}"
+        runs = self._runs(prompts, strategy, max_new_tokens, seed, max(1, len(prompts.rows)))
+        return self._pieces(prompts, runs, stops)
+
+    def _pieces(self, prompts, runs, stops):
+        for run in runs:
+            told = [0] * run.num_rows
+            for rows, done in self._watched(run, stops):
+                if prompts.is_text:
+                    rows = self._tellable(rows, done, stops)
+                pieces = [row[count:] for row, count in zip(rows, told, strict=True)]
+                told = [count + len(piece) for count, piece in zip(told, pieces, strict=True)]
+                if any(pieces):
+                    yield prompts.answers(pieces)
+
+    def _tellable(self, rows, done, stops):
+        """Of each row's text what no later token will change."""
+        texts = []
+        for text, ended in zip(self._texts(rows), done, strict=True):
+            text = stops.cut(text)
+            if not ended:  # the bytes of half a character are no text
+                text = stops.without_a_beginning(text.rstrip("\ufffd"))
+            texts.append(text)
+        return texts
+
+    def _watched(self, run, stops):
+        """Each row's ids so far, and whether it is done, again and again until all are."""
+        fewest = {}
+        for seen in run.progress():
+            rows = lists(seen["tokens"], seen["lengths"])
+            for row, count in fewest.items():
+                rows[row] = rows[row][:count]
+            if stops:
+                for row, text in enumerate(self._texts(rows)):
+                    if row not in fewest and stops.are_in(text):
+                        fewest[row] = stops.fewest(rows[row], self._texts)
+                        rows[row] = rows[row][: fewest[row]]
+                        run.stopped[row] = True
+            yield rows, seen["done"] | run.stopped
+
+    def _run(self, run, strategy, stops):
+        """The result of one batch; `token_ids` are lists."""
+        if not stops or not strategy.can_stream:
+            result = run.result()
+        else:
+            *_, (rows, _) = self._watched(run, stops)
+            result = run.result_so_far()
+            for row in np.flatnonzero(run.stopped):
+                count = result["lengths"][row] = len(rows[row])
+                result["scores"][row] = run.seen["log_probabilities"][row, :count].sum()
+        result["token_ids"] = lists(result["token_ids"], result["lengths"])
+        if "attention_scores" in result:  # without the places that only fill a bucket
+            longest = max(1, result["lengths"].max())
+            scores = result["attention_scores"][..., :longest, : run.longest_prompt]
+            written = np.arange(longest) < result["lengths"][..., None]
+            result["attention_scores"] = scores * written[..., None]
+        return result
+
+    def _read_request(self, prompts, strategy, stop):
+        strategy = decoding.get(strategy)
+        prompts = read_prompts(
+            prompts,
+            tokenizer=self.tokenizer,
+            vocabulary_size=self.prompt_vocabulary_size,
+            pad_token_id=self.prompt_pad_token_id,
+            owner=self.name,
         )
+        stops = StopTexts(stop)
+        if stops and prompts.rows and not prompts.is_text:
+            raise ValueError("`stop` is text: it needs prompts that are text, not ids")
+        return prompts, strategy, stops
 
-    def _encode_texts(self, texts):
-        if self.tokenizer is None:
-            raise ValueError(
-                f"{self.name} has no tokenizer: give ids, or build the model with `tokenizer=`"
-            )
-        return [self._checked(row) for row in tokenizers.encode(self.tokenizer, texts)]
+    def _runs(self, prompts, strategy, max_new_tokens, seed, batch_size):
+        """A run for each batch of the prompts."""
+        rows = prompts.rows
+        if not rows:
+            return []
+        limits = self._limits(rows, max_new_tokens)
+        seeds = row_seeds(seed, len(rows))
+        options = strategy.options(len(rows), self.output_vocabulary_size)
+        runs = []
+        for first in range(0, len(rows), batch_size):
+            of_batch = slice(first, first + batch_size)
+            given = {name: x[of_batch] for name, x in options.items()}
+            arrays = (rows[of_batch], limits[of_batch], seeds[of_batch], given)
+            runs.append(DecodingRun(self, strategy, *arrays))
+        return runs
 
-    def _checked(self, row):
-        if any(_kind(token) != "id" for token in row):
-            raise ValueError(f"A prompt of ids must hold integers alone. Received: {list(row)}")
-        row, size = [int(token) for token in row], self.prompt_vocabulary_size
-        if row and not 0 <= min(row) <= max(row) < size:
-            raise ValueError(
-                f"The ids of a prompt must be from 0 to {size - 1}. "
-                f"Received: from {min(row)} to {max(row)}"
-            )
-        while row and row[-1] == self.prompt_pad_token_id:  # rows of an array are padded
-            row.pop()
-        return row
-
-    @property
-    def prompt_pad_token_id(self):
-        """Padding behind a prompt, which is no part of it; None if there is none."""
-        return self.pad_token_id
-
-    def _generate_rows(self, rows, strategy, max_new_tokens):
-        lengths = np.array([len(row) for row in rows], "int32")
-        room = self.room(lengths)
+    def _limits(self, rows, max_new_tokens):
+        """The most tokens that each row may get."""
         if max_new_tokens is not None and (
-            not isinstance(max_new_tokens, (int, np.integer)) or max_new_tokens < 1
+            isinstance(max_new_tokens, bool)
+            or not isinstance(max_new_tokens, (int, np.integer))
+            or max_new_tokens < 1
         ):
             raise ValueError(f"`max_new_tokens` must be at least 1. Received: {max_new_tokens!r}")
+        lengths = np.array([len(row) for row in rows], "int32")
+        room = self.room(lengths)
         if room.min() < 1:
             raise ValueError(
                 "A prompt leaves no room for another token: at most "
@@ -132,44 +238,49 @@ class TextGeneration:
                 f"{int(lengths[room.argmin()])} tokens fit before one. Shorten the prompt, or "
                 "build the model with a larger max_sequence_length."
             )
-        limits = room if max_new_tokens is None else np.minimum(room, max_new_tokens)
-        result = self._run(rows, lengths, limits, strategy)
-        result = {name: ops.convert_to_numpy(value)[: len(rows)] for name, value in result.items()}
-        result["token_ids"] = [
-            row[:length].tolist()
-            for row, length in zip(result["token_ids"], result["lengths"], strict=True)
-        ]
-        if "attention_scores" in result:  # without the places that only fill a bucket
-            longest, longest_prompt = result["lengths"].max(), lengths.max()
-            result["attention_scores"] = result["attention_scores"][:, :longest, :longest_prompt]
-        return result
+        return room if max_new_tokens is None else np.minimum(room, max_new_tokens)
 
-    def _run(self, rows, lengths, limits, strategy):
-        """Rounds all sizes up to buckets, and runs the compiled loop."""
-        batch, length = bucket(len(rows), 1), bucket(int(lengths.max()))
-        token_ids = np.full((batch, length), self.pad_token_id or 0, "int32")
-        for row, place in zip(rows, token_ids, strict=False):
-            place[: len(row)] = row
-        filling = (0, batch - len(rows))
-        run = self._compiled_loop(strategy, bucket(int(limits.max())))
-        return run(
-            ops.convert_to_tensor(token_ids),
-            ops.convert_to_tensor(np.pad(lengths, filling)),
-            ops.convert_to_tensor(np.pad(limits, filling).astype("int32")),
-        )
-
-    def _compiled_loop(self, strategy, max_new_tokens: int):
+    def compiled_loop(self, strategy, max_new_tokens: int) -> CompiledLoop:
+        """The compiled loop of a strategy for a length of the result; made once."""
         loops = self.__dict__.setdefault("_compiled_loops", {})
-        key = (type(strategy), repr(strategy.get_config()), max_new_tokens, len(self.variables))
+        key = (strategy.compiled_in, max_new_tokens, len(self.variables), self.decodes_with_xla)
         if key not in loops:
-
-            def run(token_ids, lengths, limits):
-                return self.generate_ids(token_ids, lengths, limits, strategy, max_new_tokens)
-
-            loops[key] = kernels.compiled(run, self.variables)
+            loops[key] = CompiledLoop(self, strategy, max_new_tokens)
         return loops[key]
 
-    def generate_ids(self, token_ids, lengths, limits, strategy, max_new_tokens: int):
+    @property
+    def decodes_with_xla(self) -> bool:
+        """Whether TensorFlow compiles the loop with XLA: if `compile(jit_compile=True)` asked for
+        it, and where nothing was asked for if the model is small."""
+        if self._jit_compile_asked is not None:
+            return self._jit_compile_asked
+        return self.count_params() <= SMALL_MODEL
+
+    def request(
+        self, token_ids, lengths, limits, seeds, options, max_new_tokens: int, inputs=None
+    ) -> decoding.Request:
+        """What a strategy works on, from right-padded prompts."""
+        return decoding.Request(
+            inputs=inputs,
+            max_new_tokens=max_new_tokens,
+            limits=limits,
+            prompt=self._text_before(token_ids, lengths),
+            seeds=seeds,
+            options=options,
+            end_token_id=self.end_token_id,
+            pad_token_id=self.pad_token_id or 0,
+        )
+
+    def generate_ids(
+        self,
+        token_ids,
+        lengths,
+        limits,
+        strategy,
+        max_new_tokens: int,
+        seeds=None,
+        options: dict | None = None,
+    ) -> dict:
         """The token loop over right-padded prompts, in tensors; also what a server runs.
 
         Args:
@@ -178,57 +289,55 @@ class TextGeneration:
             limits: int32 (B,), the most tokens each row may get.
             strategy: A strategy object.
             max_new_tokens: Length of the result.
+            seeds: int32 (B,), for strategies that draw. Default: 0.
+            options: {name: (B, ...)}, as `strategy.options`. Default: those of `strategy`.
 
         Returns:
             A dictionary of `token_ids` (B, max_new_tokens), `lengths` (B,), `scores` (B,) and
             what the model reads from the last state.
         """
-        result, state = decoding.generate_tokens(
-            self.start,
-            self.step,
-            self.prompt_inputs(token_ids, lengths),
-            strategy=strategy,
-            max_new_tokens=max_new_tokens,
-            limits=limits,
-            end_token_id=self.end_token_id,
-            pad_token_id=self.pad_token_id or 0,
+        if options is None:
+            options = strategy.constant_options(ops.shape(token_ids)[0])
+        request = self.request(
+            token_ids,
+            lengths,
+            limits,
+            ops.zeros_like(lengths) if seeds is None else seeds,
+            options,
+            max_new_tokens,
+            inputs=self.prompt_inputs(token_ids, lengths),
         )
-        # A row that is done waits for the others; what it saw then is no part of its result.
-        written = ops.arange(max_new_tokens, dtype="int32")[None, :] < result["lengths"][:, None]
-        for name, value in self.read_state(state).items():
-            kept = ops.reshape(written, (*ops.shape(written), *[1] * (len(value.shape) - 2)))
-            result[name] = ops.where(kept, value, ops.zeros_like(value))
-        return result
+        return decoding.generate_tokens(self, strategy, request)
+
+    def _text_before(self, token_ids, lengths):
+        """What a rule sees before the new text: ids that end at the last place, -1 before them."""
+        batch, length = ops.shape(token_ids)
+        if not self.continues_prompt:
+            return ops.zeros((batch, 0), "int32")
+        if self.start_token_id is not None:  # it stands for an empty prompt
+            is_empty = ops.equal(lengths, 0)[:, None]
+            token_ids = ops.where(is_empty, self.start_token_id, token_ids)
+            lengths = ops.maximum(lengths, 1)
+        places = ops.arange(length, dtype="int32")[None, :] - (length - lengths)[:, None]
+        shifted = ops.take_along_axis(token_ids, ops.maximum(places, 0), axis=1)
+        return ops.where(places >= 0, shifted, -1)
+
+    def _texts(self, rows):
+        """The texts of lists of ids, or of lists of such lists."""
+        if rows and rows[0] and isinstance(rows[0][0], list):
+            return [self._texts(several) for several in rows]
+        return tokenizers.decode(self.output_tokenizer, rows) if rows else []
 
     def target_weights(self, inputs, targets):
         if self.pad_token_id is None:
             return super().target_weights(inputs, targets)
         return ops.cast(real_tokens(targets, self.pad_token_id), "float32")
 
+    @property
+    def prompt_pad_token_id(self):
+        """Padding behind a prompt, which is no part of it; None if there is none."""
+        return self.pad_token_id
+
     def read_state(self, state):
         """Further results kept in the last state, each (B, max_new_tokens, ...)."""
         return {}
-
-
-def _kind(prompt):
-    if isinstance(prompt, (str, np.str_)):
-        return "text"
-    if isinstance(prompt, (int, np.integer)) and not isinstance(prompt, bool):
-        return "id"
-    return "row" if isinstance(prompt, (list, tuple, np.ndarray)) else type(prompt).__name__
-
-
-def _read_stops(stop):
-    """A list of texts from one, several or None."""
-    stops = [] if stop is None else [stop] if isinstance(stop, str) else stop
-    if not isinstance(stops, (list, tuple)) or not all(isinstance(s, str) and s for s in stops):
-        raise ValueError(
-            f"`stop` must be text or a list of texts, none of them empty. Received: {stop!r}"
-        )
-    return stops
-
-
-def _cut(text, stops):
-    """The text before the first of the stop texts."""
-    ends = [text.find(stop) for stop in stops if stop in text]
-    return text[: min(ends)] if ends else text

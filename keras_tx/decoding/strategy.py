@@ -1,0 +1,94 @@
+"""What all strategies share: configuration, parameters as run-time inputs, and three steps."""
+
+import inspect
+
+import keras
+from keras import ops
+
+from keras_tx.configurable import Configurable
+from keras_tx.decoding import options
+
+
+class Strategy(Configurable):
+    """How tokens are found, from a decoder's logits.
+
+    A strategy works in three steps, all of them pure functions of tensors: `begin` reads the
+    prompts, `advance` adds tokens until told to pause, as often as one likes, and `result` says
+    what there is. What is kept between them is a dictionary, the progress; it holds at least
+    `index` (how many steps were made) and `done` (B,).
+
+    Its parameters are inputs of the compiled loop and no part of it, one value for each row,
+    except for those that set a shape.
+    """
+
+    # Constructor arguments that are compiled in.
+    static: tuple[str, ...] = ()
+    can_stream = True
+    # What its own models have, beside the decoder.
+    variables: tuple = ()
+
+    def _store(self, arguments: dict):
+        """Keeps the constructor's arguments, `locals()` of it, after a check."""
+        for name in self._constructor_arguments():
+            setattr(self, name, arguments[name])
+        self.rules = tuple(self.rules)
+        options.check(self._option_values())
+        for rule in self.rules:
+            if not callable(rule):
+                raise ValueError(
+                    "`rules` must be functions `(logits, tokens, step) -> logits`. "
+                    f"Received: {rule!r}"
+                )
+
+    def _option_values(self) -> dict:
+        names = [n for n in self._constructor_arguments() if n not in ("rules", *self.static)]
+        return {name: getattr(self, name) for name in names}
+
+    def options(self, rows: int, vocabulary_size: int | None = None) -> dict:
+        """Its parameters as arrays, {name: (rows, ...)}; ValueError unless they are for `rows`."""
+        return options.arrays(self._option_values(), rows, vocabulary_size)
+
+    def constant_options(self, batch) -> dict:
+        """The same for a batch of any size, as tensors: only what does something."""
+        values = {name: x for name, x in self._option_values().items() if x is not None}
+        return {
+            name: ops.broadcast_to(ops.convert_to_tensor(x), (batch, *x.shape[1:]))
+            for name, x in options.arrays(values, 1).items()
+        }
+
+    @property
+    def compiled_in(self) -> tuple:
+        """What another program would be needed for; strategies with the same share one."""
+        return (type(self), tuple(self.rules), *[getattr(self, name) for name in self.static])
+
+    def get_config(self):
+        rules = [keras.saving.serialize_keras_object(rule) for rule in self.rules]
+        return {**super().get_config(), "rules": rules}
+
+    def __repr__(self):
+        defaults = {
+            name: parameter.default
+            for name, parameter in inspect.signature(type(self)).parameters.items()
+        }
+        changed = [
+            f"{name}={getattr(self, name)!r}"
+            for name, default in defaults.items()
+            if getattr(self, name) is not default and getattr(self, name) != default
+        ]
+        return f"{type(self).__name__}({', '.join(changed)})"
+
+    def begin(self, decoder, request) -> dict:
+        """Reads the prompts: the progress before the first token."""
+        raise NotImplementedError
+
+    def advance(self, decoder, request, progress: dict, until) -> dict:
+        """The progress after `until` steps in all, or fewer if every row is done."""
+        raise NotImplementedError
+
+    def result(self, decoder, request, progress: dict) -> dict:
+        """Tensors of what was found, each with a row for each prompt.
+
+        `token_ids` (B, max_new_tokens) int32, the end token not in it; `lengths` (B,) int32;
+        `scores` (B,) float32; and what the decoder reads from its last state.
+        """
+        raise NotImplementedError
