@@ -1,7 +1,7 @@
 """The parameters of strategies as inputs of the compiled loop: one value for each row.
 
-A rule that no row uses is behind a condition of the running program and costs next to nothing, so
-that one compilation serves every combination.
+What no row uses is behind a condition of the running program and costs next to nothing, so that one
+compilation serves every combination.
 """
 
 import functools
@@ -53,10 +53,9 @@ NUMBERS = {
 TOKENS = ("banned_tokens", "forced_tokens")
 
 # Those that work on logits, in the order in which they do.
+PENALTIES = ("repetition_penalty", "frequency_penalty", "presence_penalty")
 RULES = (
-    "repetition_penalty",
-    "frequency_penalty",
-    "presence_penalty",
+    *PENALTIES,
     "no_repeat_ngram_size",
     "banned_tokens",
     "min_new_tokens",
@@ -138,17 +137,22 @@ def apply_rules(logits, text, step, options, used, end_token_id, rules=()):
 
     def ruled():
         tokens, result = text(), logits
-        apply = {
-            "repetition_penalty": lambda x, y: sampling_rules.repetition_penalty(x, tokens, y),
-            "frequency_penalty": lambda x, y: sampling_rules.frequency_penalty(x, tokens, step, y),
-            "presence_penalty": lambda x, y: sampling_rules.presence_penalty(x, tokens, step, y),
-            "no_repeat_ngram_size": lambda x, y: sampling_rules.no_repeat_ngrams(x, tokens, y),
-            "banned_tokens": sampling_rules.ban,
-            "min_new_tokens": lambda x, y: sampling_rules.hold_back(x, step, y, end_token_id),
-            "forced_tokens": lambda x, y: sampling_rules.force(x, y, step),
-        }
-        for name in names:
-            result = _where_used(used[name], apply[name], result, options[name])
+        if any(name in names for name in PENALTIES):
+            penalties = [_value(options, name, step) for name in PENALTIES]
+            result = sampling_rules.penalize(result, tokens, step, *penalties)
+        removed = []  # all at once
+        if "no_repeat_ngram_size" in names:
+            sizes = options["no_repeat_ngram_size"]
+            removed.append(sampling_rules.ends_of_ngrams(tokens, sizes))
+        if "banned_tokens" in names:
+            removed.append(options["banned_tokens"])
+        if "min_new_tokens" in names:
+            least = options["min_new_tokens"]
+            removed.append(sampling_rules.held_back(step, least, end_token_id))
+        if removed:
+            result = sampling_rules.ban(result, ops.concatenate(removed, axis=1))
+        if "forced_tokens" in names:
+            result = sampling_rules.force(result, options["forced_tokens"], step)
         for rule in rules:
             result = ops.cast(rule(result, tokens, step), logits.dtype)
         is_left = ops.any(result > sampling_rules.REMOVED, axis=-1, keepdims=True)
@@ -158,6 +162,7 @@ def apply_rules(logits, text, step, options, used, end_token_id, rules=()):
         return ruled()
     if not names:
         return logits
+    # One condition for all of them: more take longer to compile than they save.
     is_ruled = functools.reduce(ops.logical_or, [used[name] for name in names])
     return ops.cond(is_ruled, ruled, lambda: logits)
 
@@ -169,13 +174,19 @@ def apply_filters(logits, options, used):
     """
     for name in FILTERS:
         if name in options:
-            apply = getattr(sampling_rules, name)
-            logits = _where_used(used[name], apply, logits, options[name])
+            logits = _where_used(used[name], getattr(sampling_rules, name), logits, options[name])
     return logits
 
 
 def _where_used(is_used, rule, logits, value):
     return ops.cond(is_used, lambda: rule(logits, value), lambda: logits)
+
+
+def _value(options, name, like):
+    """An option (B,), neutral if there is none."""
+    if name in options:
+        return options[name]
+    return ops.full_like(ops.cast(like, "float32"), NUMBERS[name].neutral)
 
 
 def _numbers(name, value):

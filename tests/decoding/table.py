@@ -1,10 +1,12 @@
 """A decoder that is a table, and slow searches in it."""
 
+import dataclasses
 import itertools
 
 import numpy as np
 from keras import ops
 
+from keras_tx import kernels
 from keras_tx.decoding import Request
 
 
@@ -21,7 +23,7 @@ class Table:
             table = np.repeat(table[:, :, None], table.shape[-1], axis=2)
         self.table = table
 
-    def start(self, inputs, max_new_tokens):
+    def start(self, inputs, max_new_tokens, slack=0):
         rows = ops.arange(len(self.table), dtype="int32")
         state = {"row": rows, "steps": ops.zeros_like(rows)}
         return self._logits(ops.zeros_like(rows), state), state
@@ -29,6 +31,17 @@ class Table:
     def step(self, tokens, state):
         state = {**state, "steps": state["steps"] + 1}
         return self._logits(tokens, state), state
+
+    def extend(self, tokens, state):
+        count = tokens.shape[1]
+        logits = []
+        for place in range(count):
+            read, state = self.step(tokens[:, place], state)
+            logits.append(read)
+        return ops.stack(logits, axis=1), state
+
+    def rewind(self, state, count):
+        return {**state, "steps": state["steps"] - count}
 
     def _logits(self, tokens, state):
         _, steps, vocabulary, _ = self.table.shape
@@ -73,3 +86,19 @@ def request(rows, max_new_tokens, strategy, limits=None, end=None, pad=7, seeds=
         end_token_id=end,
         pad_token_id=pad,
     )
+
+
+def search(decoder, strategy, rows, max_new_tokens, limits=None, end=None, seeds=None, pauses=()):
+    """What a strategy finds, as numpy arrays, and how many steps it made."""
+    asked = request(rows, max_new_tokens, strategy, limits, end, seeds=seeds)
+
+    def run(tensors):
+        given = dataclasses.replace(asked, **tensors)
+        progress = strategy.begin(decoder, given)
+        for until in (*pauses, max_new_tokens):
+            progress = strategy.advance(decoder, given, progress, until)
+        return {**strategy.result(decoder, given, progress), "steps": progress["index"]}
+
+    tensors = {name: getattr(asked, name) for name in ("limits", "prompt", "seeds", "options")}
+    result = kernels.compiled(run, ())(tensors)
+    return {name: ops.convert_to_numpy(value) for name, value in result.items()}

@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
-from keras import ops
 
 from keras_tx import decoding
-from tests.decoding.table import Table, request
+from tests.decoding.table import Table, search
 
 END, VOCABULARY, LIMIT = 3, 5, 4
 
@@ -15,16 +14,14 @@ def table():
     return Table(2 * np.random.default_rng(3).normal(size=(7, LIMIT, VOCABULARY, VOCABULARY)))
 
 
-def search(table, strategy, limits=None, end=END):
-    asked = request(len(table.table), LIMIT, strategy, limits, end)
-    result = decoding.generate_tokens(table, strategy, asked)
-    return {name: ops.convert_to_numpy(value) for name, value in result.items()}
+def found_by(strategy, table, limits=None):
+    return search(table, strategy, len(table.table), LIMIT, limits, END)
 
 
 @pytest.mark.parametrize("penalty", [0.0, 0.6, 1.0, 2.0])
 def test_a_wide_beam_finds_the_best_of_all_texts(table, penalty):
     strategy = decoding.Beam(64, length_penalty=penalty, num_results=4)
-    found = search(table, strategy)
+    found = found_by(strategy, table)
     for row in range(len(table.table)):
         texts = table.texts(row, LIMIT, END)
         best = sorted(texts, key=lambda text: -text[1] / text[2] ** penalty)[:4]
@@ -64,7 +61,7 @@ def test_a_narrow_beam_is_the_one_of_the_definition(table, width, early):
     strategy = decoding.Beam(
         width, length_penalty=penalties, early_stopping=early, num_results=width
     )
-    found = search(table, strategy, limits)
+    found = found_by(strategy, table, limits)
     for row, penalty in enumerate(penalties):
         log_p = table.log_probabilities(row)
         ended = slow_beam(log_p, limits[row], width, penalty, early)
@@ -78,14 +75,14 @@ def test_a_narrow_beam_is_the_one_of_the_definition(table, width, early):
 
 
 def test_a_beam_of_one_is_greedy(table):
-    beam, greedy = search(table, decoding.Beam(1)), search(table, decoding.Greedy())
+    beam, greedy = found_by(decoding.Beam(1), table), found_by(decoding.Greedy(), table)
     assert beam["token_ids"].tolist() == greedy["token_ids"].tolist()
     assert beam["token_ids"].shape == (7, LIMIT) and beam["scores"].shape == (7,)
 
 
 def test_texts_that_do_not_exist(table):
     """With one token to come there are no more texts than tokens; a row without room has none."""
-    found = search(table, decoding.Beam(7, num_results=7), limits=[1] * 6 + [0])
+    found = found_by(decoding.Beam(7, num_results=7), table, limits=[1] * 6 + [0])
     assert (found["scores"][:6, :VOCABULARY] > -np.inf).all()
     assert (found["scores"][:6, VOCABULARY:] == -np.inf).all()
     assert not found["lengths"][:6, VOCABULARY:].any() and not found["lengths"][6].any()

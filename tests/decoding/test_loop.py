@@ -7,20 +7,14 @@ from keras import ops
 
 from keras_tx import decoding
 from keras_tx.decoding.buckets import bucket
-from tests.decoding.table import Table, request
+from tests.decoding.table import Table, request, search
 
 END = 4
 
 
 def run(table, limits, max_new_tokens, end=END, pauses=()):
-    """The result, and how many steps were made."""
-    decoder, strategy = Table(table), decoding.Greedy()
-    asked = request(len(table), max_new_tokens, strategy, limits, end)
-    progress = strategy.begin(decoder, asked)
-    for until in (*pauses, max_new_tokens):
-        progress = strategy.advance(decoder, asked, progress, until)
-    result = strategy.result(decoder, asked, progress)
-    return {k: ops.convert_to_numpy(v) for k, v in result.items()}, int(progress["index"])
+    strategy, rows = decoding.Greedy(), len(table)
+    return search(Table(table), strategy, rows, max_new_tokens, limits, end, pauses=pauses)
 
 
 def logits_for(*rows):
@@ -34,7 +28,7 @@ def logits_for(*rows):
 @pytest.mark.parametrize("pauses", [(), (1, 2, 3, 4), (3, 3, 9)])
 def test_rows_end_at_the_end_token_at_their_limit_or_at_the_last_step(pauses):
     table, log_p = logits_for([1, 2, 3, 0, 1], [2, END, 3, 3, 3], [3, 3, 3, 3, 3], [1, 1, 1, 1, 1])
-    result, steps = run(table, [9, 9, 2, 0], 5, pauses=pauses)
+    result = run(table, [9, 9, 2, 0], 5, pauses=pauses)
     assert result["token_ids"].tolist() == [
         [1, 2, 3, 0, 1],
         [2, 7, 7, 7, 7],
@@ -45,24 +39,24 @@ def test_rows_end_at_the_end_token_at_their_limit_or_at_the_last_step(pauses):
     scores = [log_p[0].sum(), log_p[1][:2].sum(), log_p[2][:2].sum(), 0]  # the end token counts
     np.testing.assert_allclose(result["scores"], scores, atol=1e-5)
     assert result["scores"].dtype == np.float32 and result["token_ids"].dtype == np.int32
-    assert steps == 5
+    assert result["steps"] == 5
 
 
 def test_there_are_no_more_steps_than_the_longest_row_has():
     table, _ = logits_for([1, END, 0, 0, 0], [END, 0, 0, 0, 0])
-    assert run(table, [9, 9], 5)[1] == 2
-    assert run(table, [1, 1], 5)[1] == 1
-    assert run(table, [0, 0], 5)[1] == 0
-    assert run(table, [9, 9], 1)[0]["token_ids"].shape == (2, 1)
+    assert run(table, [9, 9], 5)["steps"] == 2
+    assert run(table, [1, 1], 5)["steps"] == 1
+    assert run(table, [0, 0], 5)["steps"] == 0
+    assert run(table, [9, 9], 1)["token_ids"].shape == (2, 1)
 
 
 def test_without_an_end_token_nothing_ends_a_row():
     table, _ = logits_for([END, END, 1])
-    assert run(table, [9], 3, end=None)[0]["token_ids"].tolist() == [[END, END, 1]]
+    assert run(table, [9], 3, end=None)["token_ids"].tolist() == [[END, END, 1]]
 
 
 def test_greedy_takes_the_first_of_equals():
-    assert run(np.ones((2, 3, 5)), [3, 3], 3)[0]["token_ids"].tolist() == [[0, 0, 0]] * 2
+    assert run(np.ones((2, 3, 5)), [3, 3], 3)["token_ids"].tolist() == [[0, 0, 0]] * 2
 
 
 def test_a_rule_of_ones_own_sees_the_text_and_the_step():
