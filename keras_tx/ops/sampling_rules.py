@@ -13,6 +13,13 @@ from keras import ops
 from keras_tx import kernels
 
 REMOVED = float("-inf")
+LARGEST = 2**31 - 1
+
+
+def penalize(logits, tokens, step, repetition, frequency, presence):
+    """The three penalties below, in this order, which count the tokens once."""
+    in_text, new = _text_counts(logits, tokens, step)
+    return _penalize_new(_penalize_text(logits, in_text, repetition), new, frequency, presence)
 
 
 def repetition_penalty(logits, tokens, penalty):
@@ -24,10 +31,7 @@ def repetition_penalty(logits, tokens, penalty):
         Keskar et al. 2019, "CTRL", section 4.1. As in transformers, whose product makes negative
         logits smaller too.
     """
-    penalty = penalty[:, None]
-    penalized = ops.where(logits < 0, logits * penalty, logits / penalty)
-    in_text = _counts(tokens, tokens >= 0, logits) > 0
-    return ops.where(ops.logical_and(in_text, penalty != 1), penalized, logits)
+    return _penalize_text(logits, _counts(tokens, tokens >= 0, logits), penalty)
 
 
 def frequency_penalty(logits, tokens, step, penalty):
@@ -37,7 +41,8 @@ def frequency_penalty(logits, tokens, step, penalty):
         OpenAI, API reference, "Frequency and presence penalties": c[j] counts how often token j was
         sampled, so the prompt does not count.
     """
-    return logits - penalty[:, None] * _counts(tokens, _is_new(tokens, step), logits)
+    new = _counts(tokens, _is_new(tokens, step), logits)
+    return _penalize_new(logits, new, penalty, ops.zeros_like(penalty))
 
 
 def presence_penalty(logits, tokens, step, penalty):
@@ -45,8 +50,8 @@ def presence_penalty(logits, tokens, step, penalty):
 
     Reference: as for `frequency_penalty`.
     """
-    is_present = _counts(tokens, _is_new(tokens, step), logits) > 0
-    return logits - penalty[:, None] * ops.cast(is_present, logits.dtype)
+    new = _counts(tokens, _is_new(tokens, step), logits)
+    return _penalize_new(logits, new, ops.zeros_like(penalty), penalty)
 
 
 def no_repeat_ngrams(logits, tokens, size):
@@ -57,6 +62,11 @@ def no_repeat_ngrams(logits, tokens, size):
     Reference:
         Paulus et al. 2017, "A Deep Reinforced Model for Abstractive Summarization", section 2.5.
     """
+    return ban(logits, ends_of_ngrams(tokens, size))
+
+
+def ends_of_ngrams(tokens, size):
+    """The ids that `no_repeat_ngrams` removes, int32 (B, L), -1 for none."""
     length = ops.shape(tokens)[1]
     places = ops.arange(length, dtype="int32")[None, :]
     size, last = size[:, None], _last(tokens)
@@ -70,8 +80,17 @@ def no_repeat_ngrams(logits, tokens, size):
 
     matches = ops.logical_and(tokens >= 0, size > 0)
     stop = ops.minimum(ops.max(size), length + 1)  # no longer run is in the text
-    matches = kernels.serial_loop(1, stop, compare, matches)
-    return ops.where(_counts(tokens, matches, logits) > 0, REMOVED, logits)
+    return ops.where(kernels.serial_loop(1, stop, compare, matches), tokens, -1)
+
+
+def hold_back(logits, step, least, token_id: int):
+    """Removes one token while the new text is shorter than `least` tokens; 0 is neutral."""
+    return ban(logits, held_back(step, least, token_id))
+
+
+def held_back(step, least, token_id: int):
+    """The id that `hold_back` removes, int32 (B, 1), -1 for none."""
+    return ops.where(step < least, token_id, -1)[:, None]
 
 
 def ban(logits, ids):
@@ -100,13 +119,6 @@ def force(logits, ids, step):
     return ops.where(wanted >= 0, forced, logits)
 
 
-def hold_back(logits, step, least, token_id: int):
-    """Removes one token while the new text is shorter than `least` tokens; 0 is neutral."""
-    is_early = (step < least)[:, None]
-    is_token = ops.equal(_vocabulary(logits), token_id)
-    return ops.where(ops.logical_and(is_early, is_token), REMOVED, logits)
-
-
 def temperature(logits, temperature):
     """Divides the logits; 1 is neutral, and 0 leaves the first of the greatest alone.
 
@@ -116,9 +128,11 @@ def temperature(logits, temperature):
         Ackley et al. 1985, "A Learning Algorithm for Boltzmann Machines", section 2.
     """
     temperature = temperature[:, None]
-    is_first = ops.equal(_vocabulary(logits), ops.argmax(logits, axis=-1)[:, None])
-    greedy = ops.where(is_first, logits, REMOVED)
-    divided = -_below_the_greatest(logits) / ops.where(temperature > 0, temperature, 1.0)
+    distances, ids = _below_the_greatest(logits), _vocabulary(logits)
+    # The first of the greatest; an argmax takes XLA much longer.
+    first = ops.min(ops.where(distances > 0, LARGEST, ids), axis=-1, keepdims=True)
+    greedy = ops.where(ops.equal(ids, first), logits, REMOVED)
+    divided = -distances / ops.where(temperature > 0, temperature, 1.0)
     changed = ops.where(temperature > 0, divided, greedy)
     return ops.where(ops.equal(temperature, 1.0), logits, changed)
 
@@ -187,7 +201,7 @@ def draw(logits, uniform):
     vocabulary = logits.shape[-1]
     size = _block_size(vocabulary)
     missing = -vocabulary % size
-    weights = ops.pad(ops.exp(-_below_the_greatest(logits)), ((0, 0), (0, missing)))
+    weights = ops.pad(ops.softmax(logits, axis=-1), ((0, 0), (0, missing)))
     weights = ops.reshape(weights, (-1, (vocabulary + missing) // size, size))
     of_blocks = ops.sum(weights, axis=-1)
     rest = uniform[:, None] * ops.sum(of_blocks, axis=-1, keepdims=True)
@@ -200,18 +214,15 @@ def draw(logits, uniform):
 def _reach(weights, goal):
     """The first place where the sum of the weights (B, N) passes the goal (B, 1), or else the last
     of weight above 0; and what is left of the goal before it."""
+    count = weights.shape[1]
+    places = ops.arange(count, dtype="int32")[None, :]
     sums = ops.cumsum(weights, axis=-1)
-    last = ops.shape(weights)[1] - 1
-    place = _first(ops.logical_and(sums > goal, weights > 0))
-    from_behind = _first(ops.flip(weights > 0, axis=-1))
-    place = ops.where(ops.any(sums > goal, axis=-1, keepdims=True), place, last - from_behind)
-    before = _at(sums, place - 1, 0.0)
-    return place, ops.maximum(goal - before, 0.0)
-
-
-def _first(booleans):
-    """The first true place of each row, (B, 1) int32."""
-    return ops.cast(ops.argmax(ops.cast(booleans, "int32"), axis=-1), "int32")[:, None]
+    has_weight = weights > 0
+    is_reached = ops.logical_and(has_weight, sums > goal)
+    first = ops.min(ops.where(is_reached, places, count), axis=-1, keepdims=True)
+    last = ops.max(ops.where(has_weight, places, 0), axis=-1, keepdims=True)
+    place = ops.minimum(first, last)
+    return place, ops.maximum(goal - _at(sums, place - 1, 0.0), 0.0)
 
 
 def _block_size(vocabulary: int) -> int:
@@ -278,6 +289,25 @@ def _counts(ids, counted, logits):
         ops.reshape(ops.cast(counted, logits.dtype), (-1,)),
         reduction="add",
     )
+
+
+def _text_counts(logits, tokens, step):
+    """How often each token of the vocabulary is in the text, and in the new text, each (B, V)."""
+    counted = ops.concatenate([tokens >= 0, _is_new(tokens, step)], axis=0)
+    both = ops.concatenate([logits, logits], axis=0)
+    counts = _counts(ops.concatenate([tokens, tokens], axis=0), counted, both)
+    return ops.split(counts, 2, axis=0)
+
+
+def _penalize_text(logits, counts, penalty):
+    penalty = penalty[:, None]
+    penalized = ops.where(logits < 0, logits * penalty, logits / penalty)
+    return ops.where(ops.logical_and(counts > 0, penalty != 1), penalized, logits)
+
+
+def _penalize_new(logits, counts, frequency, presence):
+    is_present = ops.cast(counts > 0, logits.dtype)
+    return logits - frequency[:, None] * counts - presence[:, None] * is_present
 
 
 def _is_new(tokens, step):

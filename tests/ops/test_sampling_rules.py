@@ -1,5 +1,7 @@
 """Each rule against transformers' own, the hash against numpy, and draws against their odds."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ B, L, V = 5, 19, 97
 INFINITY = float("inf")
 
 
+@functools.cache
 def compiled(function):
     """In a TensorFlow graph batch and length are unknown."""
     if keras.backend.backend() != "tensorflow":
@@ -295,7 +298,7 @@ def test_draws_follow_the_filtered_probabilities():
     assert stats.chisquare(counts[p > 0], N * p[p > 0]).pvalue > 0.01
 
 
-@pytest.mark.parametrize("vocabulary", [1, 2, 8, 97, 50257])
+@pytest.mark.parametrize("vocabulary", [1, 2, 97, 50257])
 def test_draws_never_take_what_has_no_probability(vocabulary):
     logits = random_logits(9, vocabulary, removed=vocabulary > 2)
     logits[4:, 0] = logits[4:, -1] = -INFINITY
