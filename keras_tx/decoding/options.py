@@ -116,7 +116,7 @@ def in_use(options: dict) -> dict:
 def apply_rules(logits, text, step, options, used, end_token_id, rules=()):
     """What the text so far and the place make of the logits.
 
-    A row in which nothing would be left stays as it was.
+    A rule that would leave nothing of a row does nothing to it: bans count more than repetitions.
 
     Args:
         logits: float32 (B, V).
@@ -140,23 +140,27 @@ def apply_rules(logits, text, step, options, used, end_token_id, rules=()):
         if any(name in names for name in PENALTIES):
             penalties = [_value(options, name, step) for name in PENALTIES]
             result = sampling_rules.penalize(result, tokens, step, *penalties)
-        removed = []  # all at once
-        if "no_repeat_ngram_size" in names:
-            sizes = options["no_repeat_ngram_size"]
-            removed.append(sampling_rules.ends_of_ngrams(tokens, sizes))
+        bans = []
         if "banned_tokens" in names:
-            removed.append(options["banned_tokens"])
+            bans.append(options["banned_tokens"])
         if "min_new_tokens" in names:
             least = options["min_new_tokens"]
-            removed.append(sampling_rules.held_back(step, least, end_token_id))
-        if removed:
-            result = sampling_rules.ban(result, ops.concatenate(removed, axis=1))
+            bans.append(sampling_rules.held_back(step, least, end_token_id))
+        if bans:
+            result = _unless_nothing_is_left(
+                sampling_rules.ban(result, ops.concatenate(bans, axis=1)), result
+            )
+        if "no_repeat_ngram_size" in names:
+            repeated = sampling_rules.no_repeat_ngrams(
+                result, tokens, options["no_repeat_ngram_size"]
+            )
+            result = _unless_nothing_is_left(repeated, result)
         if "forced_tokens" in names:
             result = sampling_rules.force(result, options["forced_tokens"], step)
         for rule in rules:
-            result = ops.cast(rule(result, tokens, step), logits.dtype)
-        is_left = ops.any(result > sampling_rules.REMOVED, axis=-1, keepdims=True)
-        return ops.where(is_left, result, logits)
+            own = ops.cast(rule(result, tokens, step), logits.dtype)
+            result = _unless_nothing_is_left(own, result)
+        return result
 
     if rules:
         return ruled()
@@ -176,6 +180,12 @@ def apply_filters(logits, options, used):
         if name in options:
             logits = _where_used(used[name], getattr(sampling_rules, name), logits, options[name])
     return logits
+
+
+def _unless_nothing_is_left(ruled, logits):
+    """Row by row."""
+    is_left = ops.any(ruled > sampling_rules.REMOVED, axis=-1, keepdims=True)
+    return ops.where(is_left, ruled, logits)
 
 
 def _where_used(is_used, rule, logits, value):

@@ -138,10 +138,13 @@ def test_order(program):
     assert [np.flatnonzero(row > -INFINITY).tolist() for row in found] == [[12], [11, 12]]
 
 
-def test_a_row_that_would_be_empty_stays_as_it_was(program):
+def test_a_rule_that_would_leave_nothing_does_nothing(program):
     values = {**NEUTRAL, "banned_tokens": [list(range(V)), list(range(1, V))]}
-    values["repetition_penalty"] = 2.0
     np.testing.assert_allclose(program(values, 2), [LOGITS, left(0)])
+    # A ban counts more than a repetition: of 3 and 7, both in the text, one is banned.
+    others = [token for token in range(V) if token not in (3, 7)]
+    values = {**NEUTRAL, "banned_tokens": [*others, 7], "no_repeat_ngram_size": 1}
+    np.testing.assert_allclose(program(values, 1), [left(3)])
     # So does one in which nothing was.
     nothing = np.full((2, V), -INFINITY)
     np.testing.assert_array_equal(program({**NEUTRAL, "banned_tokens": [1]}, 2, nothing), nothing)
