@@ -1,3 +1,5 @@
+import dataclasses
+
 import keras
 from keras import ops
 
@@ -5,9 +7,10 @@ from keras_tx.layers.attached_mask import resolve_mask
 from keras_tx.layers.multi_head_attention import MultiHeadAttention
 from keras_tx.layers.parts import build_part, dense
 from keras_tx.layers.position_bias import PositionBias
-from keras_tx.ops import cache as cache_ops
 from keras_tx.ops import masks
-from keras_tx.ops.attention_mask import AttentionMask
+from keras_tx.ops.attention_mask import AttentionMask, conjunction
+from keras_tx.ops.cache import Slots, check_cache
+from keras_tx.ops.cache_view import CacheView, LayerCache
 from keras_tx.ops.sizes import fits
 
 
@@ -162,7 +165,7 @@ class MultiHeadSelfAttention(MultiHeadAttention):
     ):
         self._sequence_features("x", x.shape)
         if cache is not None:
-            self._check_cached_call(cache_index, padding_mask, segment_ids)
+            self._check_cached_call(cache, cache_index, padding_mask, segment_ids)
         else:  # a cache holds what was masked when it was written, or is overwritten
             padding_mask = resolve_mask(x, padding_mask)
         if padding_mask is not None:
@@ -186,26 +189,27 @@ class MultiHeadSelfAttention(MultiHeadAttention):
                 ops.cast(self.position(heads, positions, **given), value.dtype)
                 for heads in (query, key)
             )
-        if cache is not None:
-            key = cache_ops.write(cache[0], key, cache_index)
-            value = cache_ops.write(cache[1], value, cache_index)
-
-        mask = AttentionMask(
-            causal=self.causal,
-            window=self.window,
-            num_global_tokens=self.num_global_tokens,
-            offset=None if cache_index is None else ops.cast(cache_index, "int32"),
-            padding=padding_mask,
-            query_segments=segments,
-            key_segments=segments,
-            explicit=None if attention_mask is None else masks.explicit(attention_mask, query, key),
-        )
+        if cache is None:
+            mask = AttentionMask(
+                causal=self.causal,
+                window=self.window,
+                num_global_tokens=self.num_global_tokens,
+                padding=padding_mask,
+                query_segments=segments,
+                key_segments=segments,
+            )
+            bias = {"distance_bias": self._distance_bias(ops.shape(key)[2])}
+        else:
+            key, value, cache, mask, bias = self._extend_cache(cache, cache_index, key, value)
+        if attention_mask is not None:
+            parts = [mask.explicit, masks.explicit(attention_mask, query, key)]
+            mask = dataclasses.replace(mask, explicit=conjunction(parts), hides_none_all=False)
         output, weights = self._attend(
             query,
             ops.cast(key, query.dtype),
             ops.cast(value, query.dtype),
             mask,
-            self._scoring(training, distance_bias=self._distance_bias(key)),
+            self._scoring(training, **bias),
             return_attention_scores,
             implementation=None if cache is None else "auto",
         )
@@ -213,19 +217,38 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         if return_attention_scores:
             results.append(weights)
         if cache is not None:
-            results.append((key, value))
+            results.append(cache)
         return tuple(results) if len(results) > 1 else output
 
-    def _check_cached_call(self, cache_index, padding_mask, segment_ids):
+    def _check_cached_call(self, cache, cache_index, padding_mask, segment_ids):
         if not self.causal:
             raise ValueError(f"A cache needs `causal=True`. {self.name} has causal=False")
-        if cache_index is None:
+        if cache_index is None and not isinstance(cache, LayerCache):
             raise ValueError("A cache needs `cache_index`, each row's place in it. Received: None")
         if padding_mask is not None or segment_ids is not None:
             raise ValueError(
                 "With a cache, `padding_mask` and `segment_ids` cannot say which cached keys to "
                 "see: use `attention_mask` (batch, queries, cached keys)."
             )
+
+    def _extend_cache(self, cache, cache_index, key, value):
+        """Keys and values that are seen, the cache with the new ones in it, mask and bias."""
+        is_pair = not isinstance(cache, LayerCache)
+        if is_pair:
+            check_cache(cache[0], key, cache_index)
+            length, size = ops.shape(key)[2], ops.shape(cache[0])[2]
+            start = ops.cast(cache_index, "int32")
+            view = CacheView(Slots(size), start, length, self.window, self.num_global_tokens)
+            cache = LayerCache(view, *cache)
+        view = cache.view
+        key, value, cache = cache.extend(key, value)
+        if not self._has_bias:
+            bias = {}
+        elif view.is_first:
+            bias = {"distance_bias": self._distance_bias(ops.shape(key)[2])}
+        else:
+            bias = {"bias": ops.moveaxis(self.position(view.distance), 0, 1)}
+        return key, value, (cache.key, cache.value) if is_pair else cache, view.mask, bias
 
     def _check_positions(self, positions, x):
         batch, length = tuple(x.shape)[:2]
@@ -249,10 +272,9 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         index = ops.arange(length, dtype="int32")
         return index if offset is None else ops.cast(offset, "int32")[:, None] + index[None, :]
 
-    def _distance_bias(self, key):
+    def _distance_bias(self, num_keys):
         if not self._has_bias:
             return None
-        num_keys = ops.shape(key)[2]  # at least as many as queries
         return self.position(ops.arange(-num_keys, num_keys + 1, dtype="int32"))
 
     def empty_cache(self, batch_size, length, hidden_dim: int):

@@ -54,6 +54,8 @@ class GPT(BlockStack, CachedGeneration, Model):
         embeddings_initializer: Initializer of the embeddings.
         depth_scaled_initialization: Whether the last projection of each part of a block begins
             at 1 / sqrt(2 num_layers) of what its initializer gives, as in GPT-2.
+        cache_dtype: Of the keys and values kept while generating: "bfloat16" halves their memory.
+            Default: the dtype that the model computes in.
         tokenizer: A keras-nlp tokenizer that is saved, and exported, with the model.
         pad_token_id: Padding in the inputs and targets. Default: the tokenizer's, or none.
         start_token_id: Stands for an empty prompt. Default: the tokenizer's start, or else its
@@ -129,6 +131,7 @@ class GPT(BlockStack, CachedGeneration, Model):
         kernel_initializer: str | keras.initializers.Initializer = "lecun_normal",
         embeddings_initializer: str | keras.initializers.Initializer | None = None,
         depth_scaled_initialization: bool = False,
+        cache_dtype: str | None = None,
         tokenizer: keras.layers.Layer | None = None,
         pad_token_id: int | None = None,
         start_token_id: int | None = None,
@@ -160,6 +163,10 @@ class GPT(BlockStack, CachedGeneration, Model):
             raise ValueError(
                 f"`logit_soft_cap` must be positive or None. Received: {logit_soft_cap}"
             )
+        if cache_dtype is not None and not keras.backend.is_float_dtype(cache_dtype):
+            raise ValueError(
+                f"`cache_dtype` must be a float's name or None. Received: {cache_dtype!r}"
+            )
         self.num_layers = num_layers
         self.hidden_dim = hidden_dim
         self.intermediate_dim = intermediate_dim
@@ -177,6 +184,7 @@ class GPT(BlockStack, CachedGeneration, Model):
         self.layer_norm_epsilon = layer_norm_epsilon
         self.use_bias = use_bias
         self.depth_scaled_initialization = depth_scaled_initialization
+        self.cache_dtype = cache_dtype
         self.pad_token_id, start, self.end_token_id = special_token_ids(
             tokenizer,
             self.vocabulary_size,

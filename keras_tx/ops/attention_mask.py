@@ -20,6 +20,7 @@ class AttentionMask:
         padding: Boolean (B, S), True at real keys.
         query_segments, key_segments: Integers (B, T) and (B, S); only equal ones see each other.
         explicit: Boolean (B or 1, 1 or N, T or 1, S).
+        hides_none_all: Whether each query is known to see a key.
     """
 
     causal: bool = False
@@ -30,6 +31,7 @@ class AttentionMask:
     query_segments: object = None
     key_segments: object = None
     explicit: object = None
+    hides_none_all: bool = False
 
     @property
     def is_positional(self) -> bool:
@@ -38,6 +40,8 @@ class AttentionMask:
 
     def may_hide_all(self, num_queries, num_keys) -> bool:
         """Whether there may be a query that sees nothing, as far as can be told without data."""
+        if self.hides_none_all:
+            return False
         if self.padding is not None or self.explicit is not None or self.offset is not None:
             return True
         if self.query_segments is not self.key_segments:

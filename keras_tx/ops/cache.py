@@ -1,14 +1,90 @@
-"""Writing into a key-value cache of static shape, with core operations only."""
+"""Key-value caches of static shape: which slot keeps which position, and how it gets there.
+
+Only core operations: a scatter compiles under XLA and also runs where XLA is off, which a slice
+update does not.
+"""
+
+import dataclasses
 
 from keras import ops
 
 from keras_tx.ops.sizes import fits
 
 
+@dataclasses.dataclass(frozen=True)
+class Slots:
+    """The slots of a cache.
+
+    Position p is kept in slot p; in a ring, the positions behind the first `num_global_tokens`
+    take turns: p is kept in slot G + (p - G) % R, where S = G + R.
+
+    Args:
+        size: S, an integer or, where TensorFlow does not know it, a tensor.
+        is_ring: Whether slots are used again.
+        num_global_tokens: G, the first positions, which stay.
+    """
+
+    size: object
+    is_ring: bool = False
+    num_global_tokens: int = 0
+
+    @property
+    def ring(self):
+        """R."""
+        return self.size - self.num_global_tokens
+
+    def of(self, positions):
+        """The slots of positions, int32 like them."""
+        if not self.is_ring:
+            return positions
+        first = self.num_global_tokens
+        turn = first + ops.mod(positions - first, self.ring)
+        return ops.where(positions < first, positions, turn) if first else turn
+
+    def positions(self, newest):
+        """What is in the slots.
+
+        Args:
+            newest: int32 (B,), the last position that was written in each row, or -1.
+
+        Returns:
+            int32 (B, S), or (1, S) if slots are not used again. A slot of a ring that was not
+            written yet gives a negative number.
+        """
+        index = ops.arange(self.size, dtype="int32")[None, :]
+        if not self.is_ring:
+            return index
+        first = self.num_global_tokens
+        turn = newest[:, None] - first
+        turn = turn - ops.mod(turn + first - index, self.ring)
+        if not first:
+            return turn
+        turn = ops.where(turn < 0, -1, turn + first)
+        return ops.where(index < first, ops.where(index <= newest[:, None], index, -1), turn)
+
+
+def slots_for(capacity, window: int | None, num_global_tokens: int = 0, slack: int = 0) -> Slots:
+    """The slots that attention needs for a text of up to `capacity` tokens.
+
+    Args:
+        capacity: An integer, or a tensor.
+        window: Of the attention, or None.
+        num_global_tokens: Of the attention.
+        slack: The most tokens that are ever written at once, or taken back.
+    """
+    if window is None:
+        return Slots(capacity)
+    size = num_global_tokens + window + max(slack, 1) - 1
+    if isinstance(capacity, int):
+        # At least one slot that is no global one: a ring of none has no arithmetic.
+        size = min(size, max(capacity, num_global_tokens + 1))
+    else:
+        size = ops.minimum(size, ops.maximum(capacity, num_global_tokens + 1))
+    return Slots(size, True, num_global_tokens)
+
+
 def write(cache, new, index):
     """Copies `new` into `cache` at each row's own place.
-
-    A scatter compiles under XLA and also runs where XLA is off, which a slice update does not.
 
     Args:
         cache: (B, K, S, H).
@@ -18,18 +94,53 @@ def write(cache, new, index):
     Returns:
         The cache with `new` in it, (B, K, S, H).
     """
-    _check(cache, new, index)
-    batch, heads, length, dim = ops.shape(new)
-    shape = (batch, heads, length)
+    check_cache(cache, new, index)
+    places = ops.arange(ops.shape(new)[2], dtype="int32")[None, :]
+    slots = ops.cast(index, "int32")[:, None] + places
+    return scatter(cache, new, scatter_indices(slots, *ops.shape(new)[:2]))
+
+
+def scatter_indices(slots, batch, num_heads: int):
+    """What `scatter` needs to write to the slots (B or 1, T), int32 (B K T, 3)."""
+    shape = (batch, num_heads, ops.shape(slots)[1])
     rows = ops.broadcast_to(ops.arange(batch, dtype="int32")[:, None, None], shape)
-    head = ops.broadcast_to(ops.arange(heads, dtype="int32")[None, :, None], shape)
-    slots = ops.cast(index, "int32")[:, None] + ops.arange(length, dtype="int32")[None, :]
+    heads = ops.broadcast_to(ops.arange(num_heads, dtype="int32")[None, :, None], shape)
     slots = ops.broadcast_to(slots[:, None, :], shape)
-    places = ops.reshape(ops.stack([rows, head, slots], axis=-1), (-1, 3))
-    return ops.scatter_update(cache, places, ops.reshape(ops.cast(new, cache.dtype), (-1, dim)))
+    return ops.reshape(ops.stack([rows, heads, slots], axis=-1), (-1, 3))
 
 
-def _check(cache, new, index):
+def scatter(cache, new, indices):
+    """The cache (B, K, S, H) with `new` (B, K, T, H) in it, at `scatter_indices`."""
+    new = ops.reshape(ops.cast(new, cache.dtype), (-1, new.shape[3]))
+    return ops.scatter_update(cache, indices, new)
+
+
+def refill(cache, new, slots: Slots, start, count):
+    """Keeps of `new` what is newest in each slot; also of more entries than there are slots.
+
+    Args:
+        cache: (B, K, S, H), or None where nothing was kept before.
+        new: (B, K, T, H).
+        slots: Of the cache.
+        start: int32 (B,) or (1,), position of the first new entry.
+        count: int32 (B,), how many of the new entries are a row's own; the others are dropped.
+
+    Returns:
+        (B, K, S, H) in the dtype of `new` or of the cache.
+    """
+    batch, heads, length = ops.shape(new)[:3]
+    offset = slots.positions(start + count - 1) - start[:, None]  # (B, S), among the new
+    row = ops.arange(batch * heads, dtype="int32")[:, None] * length
+    row = ops.reshape(row, (batch, heads, 1)) + ops.clip(offset, 0, length - 1)[:, None, :]
+    taken = ops.take(ops.reshape(new, (-1, new.shape[3])), row, axis=0)
+    if cache is None:
+        return taken
+    is_new = (offset >= 0)[:, None, :, None]
+    return ops.where(is_new, ops.cast(taken, cache.dtype), cache)
+
+
+def check_cache(cache, new, index):
+    """Raises ValueError unless `new` (B, K, T, H) fits into the cache at `index`."""
     batch, heads, length, dim = tuple(new.shape)
     places = cache.shape[2] if len(cache.shape) == 4 else None
     has_room = not (isinstance(places, int) and isinstance(length, int)) or length <= places

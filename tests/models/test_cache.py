@@ -6,7 +6,7 @@ import pytest
 from keras import ops
 
 from keras_tx import kernels, layers
-from tests.models import tools
+from tests.models import cache_table, tools
 
 LENGTHS = np.array([1, 3, 7, 5, 2], "int32")
 STEPS = 6
@@ -42,6 +42,7 @@ def stepwise_logits(gpt, prompts, lengths, following):
     return ops.convert_to_numpy(kernels.compiled(run, gpt.variables)(*arguments))
 
 
+@pytest.mark.parametrize("gpt", ["none", "post_norm", "list", "biases"], indirect=True)
 def test_each_cached_step_gives_the_logits_of_the_whole_sequence(gpt, forward):
     whole = tools.tokens(len(LENGTHS), tools.LENGTH)
     prompts = np.where(np.arange(8) < LENGTHS[:, None], whole[:, :8], 4)
@@ -52,6 +53,68 @@ def test_each_cached_step_gives_the_logits_of_the_whole_sequence(gpt, forward):
         read = whole[row, length - 1 : length + STEPS]
         real = read != gpt.pad_token_id  # what padding itself sees is nobody's business
         tools.assert_close(cached[row][real], uncached[row, length - 1 : length + STEPS][real])
+
+
+@pytest.mark.parametrize("name", cache_table.VARIANTS)
+def test_the_table_of_variants(name):
+    difference, slots = cache_table.row(name)
+    assert difference <= cache_table.TOLERANCE
+    if "window" in name and "wide" not in name:
+        assert min(slots) <= 8  # of prompts of up to 84 tokens
+
+
+RINGS = ["window", "window, global", "window, ALiBi", "window, padding id"]
+
+
+@pytest.mark.parametrize("name", RINGS)
+def test_a_prompt_longer_than_a_ring_may_be_read_at_once(name):
+    assert cache_table.row(name, chunk=512)[0] <= cache_table.TOLERANCE
+
+
+@pytest.mark.parametrize("name", ["rotary", *RINGS])
+def test_tokens_that_are_taken_back_were_never_read(name):
+    model = cache_table.make(name)
+    assert cache_table.error(model, *cache_table.taken_back(model)) <= cache_table.TOLERANCE
+
+
+@pytest.mark.parametrize(
+    "name, dtype, tolerance", [("rotary", "float16", 2e-3), ("window, global", "bfloat16", 2e-2)]
+)
+def test_a_cache_of_half_precision_is_near(name, dtype, tolerance, monkeypatch):
+    """Each key and value is rounded once: to 11 bits, or 8."""
+    model = cache_table.make(name)
+    monkeypatch.setattr(model, "cache_dtype", dtype)
+    assert keras.models.clone_model(model).cache_dtype == dtype
+    _, state = model.start({"token_ids": tools.tokens(5, 3), "lengths": np.full(5, 3)}, 1)
+    kept = {keras.backend.standardize_dtype(x.dtype) for pair in state["caches"] for x in pair}
+    assert kept == {dtype}
+    assert 1e-5 < cache_table.error(model, cache_table.cached(model)[0]) < tolerance
+
+
+def test_sizes_that_tensorflow_does_not_know(backend):
+    if backend != "tensorflow":
+        return  # the others trace with known sizes alone
+    import tensorflow as tf
+
+    model = cache_table.make("window, padding id")
+    model.prefill_chunk = cache_table.CHUNK
+    ids, lengths = tf.TensorSpec((None, None), "int32"), tf.TensorSpec((None,), "int32")
+
+    @tf.function(input_signature=[ids, lengths, ids], autograph=False)
+    def run(token_ids, lengths, following):
+        logits, state = model.start({"token_ids": token_ids, "lengths": lengths}, cache_table.NEW)
+        kept = [logits]
+        for index in range(2):
+            logits, state = model.step(following[:, index], state)
+            kept.append(logits)
+        return tf.stack(kept, axis=1)
+
+    inputs, following = cache_table.prompts_and_following()
+    logits = run(inputs["token_ids"], inputs["lengths"], following).numpy()
+    assert cache_table.error(model, logits, np.tile(np.arange(3), (5, 1))) <= 1e-5
+    short = run([[5, 6, 7]], [3], [[1, 2]]).numpy()  # all in one chunk
+    alone, _ = model.start({"token_ids": np.array([[5, 6, 7]]), "lengths": np.array([3])}, 1)
+    tools.assert_close(short[:, 0], alone)
 
 
 def test_a_later_token_changes_nothing_before_it(forward):
