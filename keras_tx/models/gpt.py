@@ -10,6 +10,7 @@ from keras_tx.layers.rotary_encoding import RotaryEncoding
 from keras_tx.layers.sinusoidal_encoding import SinusoidalEncoding
 from keras_tx.models.blocks import BlockStack, check_stack, scale_residual_outputs
 from keras_tx.models.cached_generation import CachedGeneration
+from keras_tx.models.causal_scoring import CausalScoring
 from keras_tx.models.model import (
     Model,
     check_ids,
@@ -24,7 +25,7 @@ POSITIONS = ("auto", "learned", "sinusoidal", "rotary", None)
 
 
 @keras.saving.register_keras_serializable(package="keras_tx")
-class GPT(BlockStack, CachedGeneration, Model):
+class GPT(BlockStack, CausalScoring, CachedGeneration, Model):
     """A decoder-only transformer: predicts each next token from those before it.
 
     Token embedding, positions, `num_layers` causal blocks, a last normalization (unless
@@ -256,6 +257,12 @@ class GPT(BlockStack, CachedGeneration, Model):
         if not isinstance(inputs, dict):
             inputs = {"token_ids": inputs}
         check_length("token_ids", inputs["token_ids"].shape, self.max_sequence_length)
+        x, scores = self._hidden_states(inputs, return_attention_scores, training)
+        logits = self._logits(x)
+        return (logits, scores) if return_attention_scores else logits
+
+    def _hidden_states(self, inputs, return_attention_scores=False, training=False):
+        """What the logits are made of (B, T, D), and the attention weights, if asked for."""
         x = self._embed(inputs["token_ids"], inputs.get("positions"), training)
         arguments = {
             "padding_mask": real_tokens(inputs["token_ids"], self.pad_token_id),
@@ -271,8 +278,7 @@ class GPT(BlockStack, CachedGeneration, Model):
                 x, scores[block.name] = block(x, return_attention_scores=True, **arguments)
             else:
                 x = block(x, **arguments)
-        logits = self._logits(x)
-        return (logits, scores) if return_attention_scores else logits
+        return x, scores
 
     def _embed(self, token_ids, positions=None, training=False):
         x = self.token_embedding(token_ids)

@@ -16,17 +16,21 @@ class Prompts:
         rows: A list of ids for each prompt.
         is_text: Whether they were text; then the answers are, too.
         is_single: Whether there was one prompt without a list; then there is one answer.
+        texts: The texts themselves, if they were text.
     """
 
     rows: list[list[int]]
     is_text: bool
     is_single: bool
+    texts: list[str] | None = None
 
     def answers(self, found: list):
         return found[0] if self.is_single else found
 
 
-def read_prompts(prompts, *, tokenizer, vocabulary_size: int, pad_token_id, owner: str) -> Prompts:
+def read_prompts(
+    prompts, *, tokenizer, vocabulary_size: int, pad_token_id, owner: str, name: str = "prompts"
+) -> Prompts:
     """Reads text, ids, lists or arrays of either, ragged tensors, and data sets of all these.
 
     Args:
@@ -35,6 +39,7 @@ def read_prompts(prompts, *, tokenizer, vocabulary_size: int, pad_token_id, owne
         vocabulary_size: How many ids there are.
         pad_token_id: Padding behind a prompt, which is no part of it; None if there is none.
         owner: Whose prompts they are, for errors.
+        name: The argument that they are, for errors.
 
     Raises:
         ValueError: If they are none of that, mixed, or hold an unknown id.
@@ -44,7 +49,7 @@ def read_prompts(prompts, *, tokenizer, vocabulary_size: int, pad_token_id, owne
         texts, is_single = [prompts], True
     elif not isinstance(prompts, (list, tuple)):
         raise ValueError(
-            "`prompts` must be text, a list of texts, ids, or a list of lists of ids. "
+            f"`{name}` must be text, a list of texts, ids, or a list of lists of ids. "
             f"Received: {type(prompts).__name__}"
         )
     else:
@@ -56,7 +61,7 @@ def read_prompts(prompts, *, tokenizer, vocabulary_size: int, pad_token_id, owne
             return Prompts(rows, False, False)
         if kinds != {"text"}:
             raise ValueError(
-                "`prompts` must be texts alone, integers alone or lists of integers alone. "
+                f"`{name}` must be texts alone, integers alone or lists of integers alone. "
                 f"Received a list of: {', '.join(sorted(kinds))}"
             )
         texts, is_single = [str(prompt) for prompt in prompts], False
@@ -65,7 +70,8 @@ def read_prompts(prompts, *, tokenizer, vocabulary_size: int, pad_token_id, owne
             f"{owner} has no tokenizer: give ids, or build the model with `tokenizer=`"
         )
     rows = tokenizers.encode(tokenizer, texts)
-    return Prompts([_checked(row, vocabulary_size, pad_token_id) for row in rows], True, is_single)
+    rows = [_checked(row, vocabulary_size, pad_token_id) for row in rows]
+    return Prompts(rows, True, is_single, texts)
 
 
 def _as_lists(prompts):

@@ -8,13 +8,14 @@ from keras_tx.layers.parts import clone
 from keras_tx.layers.recurrent_decoder import RecurrentDecoder
 from keras_tx.layers.recurrent_encoder import RecurrentEncoder
 from keras_tx.models.model import Model, check_ids, check_targets, real_tokens, vocabulary_from
+from keras_tx.models.paired_scoring import PairedScoring
 from keras_tx.models.special_tokens import special_token_ids
 from keras_tx.models.text_generation import TextGeneration
 from keras_tx.ops.recurrence import GATES
 
 
 @keras.saving.register_keras_serializable(package="keras_tx")
-class Seq2Seq(TextGeneration, Model):
+class Seq2Seq(PairedScoring, TextGeneration, Model):
     """A recurrent encoder-decoder, with attention or with one context vector.
 
     Source tokens are embedded and encoded (`RecurrentEncoder`), target tokens embedded and decoded
@@ -249,7 +250,7 @@ class Seq2Seq(TextGeneration, Model):
         if attends:
             output, weights = output
             scores[self.decoder.attention.name] = weights[:, None]  # (B, 1, T, S)
-        logits = self.target_embedding(output, reverse=True)  # (B, T, V)
+        logits = self._logits(output)  # (B, T, V)
         return (logits, scores) if return_attention_scores else logits
 
     def _encode(self, source_ids, mask, training=None):
@@ -272,17 +273,23 @@ class Seq2Seq(TextGeneration, Model):
         """
         source_ids = inputs["source_ids"]
         batch, length = ops.shape(source_ids)
-        mask = real_tokens(source_ids, self.source_pad_token_id)
-        if "lengths" in inputs:
-            within = ops.arange(length, dtype="int32")[None, :] < inputs["lengths"][:, None]
-            mask = within if mask is None else ops.logical_and(mask, within)
-        memory, states = self._encode(source_ids, mask)
+        memory, states = self._encode(source_ids, self._source_mask(inputs))
         position = ops.zeros((batch,), "int32")
         state = {"memory": memory, "recurrent": states, "position": position}
         if self.decoder.attention is not None:
             state["attention_scores"] = ops.zeros((batch, max_new_tokens, length), "float32")
         first = ops.broadcast_to(ops.cast(self.start_token_id, "int32"), (batch,))
         return self.step(first, state)
+
+    def _source_mask(self, inputs):
+        """Where the sources are no padding, by its id and by their `lengths`, if given."""
+        source_ids = inputs["source_ids"]
+        mask = real_tokens(source_ids, self.source_pad_token_id)
+        if "lengths" in inputs:
+            places = ops.arange(ops.shape(source_ids)[1], dtype="int32")
+            within = places[None, :] < inputs["lengths"][:, None]
+            mask = within if mask is None else ops.logical_and(mask, within)
+        return mask
 
     def step(self, tokens, state):
         """Reads one token of each row: tokens (B,) -> logits (B, V) of the next, and the state."""
@@ -297,7 +304,10 @@ class Seq2Seq(TextGeneration, Model):
             place = ops.arange(ops.shape(kept)[1], dtype="int32")[None, :]
             here = ops.equal(place, position[:, None])[..., None]
             state["attention_scores"] = ops.where(here, weights[:, None], kept)
-        return self.target_embedding(output, reverse=True), state
+        return self._logits(output), state
+
+    def _logits(self, output):
+        return self.target_embedding(output, reverse=True)
 
     def prompt_inputs(self, token_ids, lengths):
         return {"source_ids": token_ids, "lengths": lengths}
