@@ -4,7 +4,7 @@ import keras
 from keras import ops, tree
 
 from keras_tx.decoding import options
-from keras_tx.decoding.progress import read_state, while_loop
+from keras_tx.decoding.progress import advance, read_state
 from keras_tx.decoding.strategy import Strategy
 
 NEVER = float("-inf")
@@ -114,22 +114,15 @@ class Beam(Strategy):
         }
 
     def advance(self, decoder, request, progress, until):
-        limits = ops.cast(request.limits, "int32")[:, None]
-        places = ops.arange(request.max_new_tokens, dtype="int32")
         used = options.in_use(request.options)
-        penalty = ops.cast(request.options["length_penalty"], "float32")[:, None]
-        stops_early = ops.cast(request.options["early_stopping"], "bool")[:, None]
-        until = ops.minimum(ops.cast(until, "int32"), request.max_new_tokens)
-        # Each row's options for each of its beams.
-        each = {name: ops.repeat(x, self.width, axis=0) for name, x in request.options.items()}
-        prompt = ops.repeat(request.prompt, self.width, axis=0)
 
-        def unfinished(progress):
-            return ops.logical_and(
-                progress["index"] < until, ops.logical_not(ops.all(progress["done"]))
-            )
-
-        def extend(progress):
+        def extend(request, used, progress):
+            limits = ops.cast(request.limits, "int32")[:, None]
+            places = ops.arange(request.max_new_tokens, dtype="int32")
+            penalty = ops.cast(request.options["length_penalty"], "float32")[:, None]
+            stops_early = ops.cast(request.options["early_stopping"], "bool")[:, None]
+            # Each row's options for each of its beams.
+            each = {name: ops.repeat(x, self.width, axis=0) for name, x in request.options.items()}
             index, done = progress["index"], progress["done"]
             batch, width = ops.shape(done)[0], self.width
             log_p = ops.log_softmax(ops.cast(progress["logits"], "float32"), axis=-1)
@@ -137,6 +130,7 @@ class Beam(Strategy):
             def text():
                 new = ops.where(places < index, progress["tokens"], -1)
                 new = ops.reshape(new, (batch * width, request.max_new_tokens))
+                prompt = ops.repeat(request.prompt, width, axis=0)
                 return ops.concatenate([prompt, new], axis=1)
 
             step = ops.broadcast_to(index, (batch * width,))
@@ -201,7 +195,7 @@ class Beam(Strategy):
                 "state": state,
             }
 
-        return while_loop(unfinished, extend, progress)
+        return advance(extend, request, progress, used, until)
 
     def _keep(self, ended, new, ends, done):
         """The best `width` texts of those kept and of the new ones that end, best first."""

@@ -54,7 +54,8 @@ class Greedy(TokenByToken):
 
     def probabilities(self, logits, options, used):
         """All of it for the most probable token: (B, V)."""
-        return ops.one_hot(ops.argmax(logits, axis=-1), logits.shape[-1])
+        best = ops.argmax(logits, axis=-1, keepdims=True)
+        return ops.cast(ops.equal(ops.arange(logits.shape[-1]), best), logits.dtype)
 
     def choose(self, logits, step, request, used):
         return ops.cast(ops.argmax(logits, axis=-1), "int32")

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from keras import ops
 
+from keras_tx import kernels
 from keras_tx.decoding.buckets import bucket
 from keras_tx.ops import sampling_rules
 
@@ -101,15 +102,25 @@ def arrays(values: dict, rows: int, vocabulary_size: int | None = None) -> dict:
 
 
 def in_use(options: dict) -> dict:
-    """Which options any row uses, {name: boolean scalar}: for `apply_rules` and `apply_filters`.
+    """Which options any row uses: for `apply_rules` and `apply_filters`.
 
-    Before the loop, so that it is computed once.
+    Before the loop, so that it is computed once, and known where the loop is traced.
+
+    Returns:
+        {name of a filter: boolean scalar}, `rules`, whether any of the rules is used, and
+        `longest_run`, the largest `no_repeat_ngram_size`.
     """
-    used = {}
+    is_used = {}
     for name in (*RULES, *FILTERS):
         if name in options:
             neutral = NOBODY if name in TOKENS else NUMBERS[name].neutral
-            used[name] = ops.any(ops.not_equal(options[name], neutral))
+            is_used[name] = ops.any(ops.not_equal(options[name], neutral))
+    used = {name: kernels.known(is_used[name]) for name in FILTERS if name in is_used}
+    rules = [is_used[name] for name in RULES if name in is_used]
+    if rules:
+        used["rules"] = kernels.known(functools.reduce(ops.logical_or, rules))
+    if "no_repeat_ngram_size" in options:
+        used["longest_run"] = kernels.known(ops.max(options["no_repeat_ngram_size"]))
     return used
 
 
@@ -152,7 +163,7 @@ def apply_rules(logits, text, step, options, used, end_token_id, rules=()):
             )
         if "no_repeat_ngram_size" in names:
             repeated = sampling_rules.no_repeat_ngrams(
-                result, tokens, options["no_repeat_ngram_size"]
+                result, tokens, options["no_repeat_ngram_size"], used["longest_run"]
             )
             result = _unless_nothing_is_left(repeated, result)
         if "forced_tokens" in names:
@@ -167,8 +178,7 @@ def apply_rules(logits, text, step, options, used, end_token_id, rules=()):
     if not names:
         return logits
     # One condition for all of them: more take longer to compile than they save.
-    is_ruled = functools.reduce(ops.logical_or, [used[name] for name in names])
-    return ops.cond(is_ruled, ruled, lambda: logits)
+    return ops.cond(used["rules"], ruled, lambda: logits)
 
 
 def apply_filters(logits, options, used):

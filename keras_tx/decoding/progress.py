@@ -1,6 +1,10 @@
 """What the strategies' loops share."""
 
+import dataclasses
+
 from keras import ops
+
+from keras_tx import kernels
 
 
 def read_state(decoder, state) -> dict:
@@ -8,8 +12,30 @@ def read_state(decoder, state) -> dict:
     return getattr(decoder, "read_state", lambda state: {})(state)
 
 
-def while_loop(condition, body, progress: dict) -> dict:
-    """`ops.while_loop` over one dictionary."""
-    return ops.while_loop(
-        lambda progress: condition(progress), lambda progress: (body(progress),), (progress,)
-    )[0]
+def advance(step, request, progress: dict, used: dict, until) -> dict:
+    """Makes steps up to number `until`, or until every row is done.
+
+    Args:
+        step: `step(request, used, progress) -> progress`, which adds 1 to `index`.
+        request: A `Request`; what it holds reaches the steps as inputs of the loop.
+        progress: Before.
+        used: `options.in_use` of the request.
+        until: int32 scalar.
+
+    Returns:
+        The progress after.
+    """
+    until = ops.minimum(ops.cast(until, "int32"), request.max_new_tokens)
+    names = ("limits", "prompt", "seeds", "options")
+    given = {"used": used, **{name: getattr(request, name) for name in names}}
+
+    def unfinished(progress):
+        return ops.logical_and(
+            progress["index"] < until, ops.logical_not(ops.all(progress["done"]))
+        )
+
+    def body(progress, given):
+        inside = dataclasses.replace(request, inputs=None, **{n: given[n] for n in names})
+        return step(inside, given["used"], progress)
+
+    return kernels.repeat_while(unfinished, body, progress, given)

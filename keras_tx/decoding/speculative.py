@@ -1,9 +1,10 @@
 import keras
 from keras import ops
 
+from keras_tx import kernels
 from keras_tx.decoding import options
 from keras_tx.decoding.greedy import Greedy
-from keras_tx.decoding.progress import while_loop
+from keras_tx.decoding.progress import advance
 from keras_tx.decoding.sample import Sample
 from keras_tx.decoding.strategy import Strategy
 from keras_tx.ops import sampling_rules
@@ -101,28 +102,24 @@ class Speculative(Strategy):
         }
         logits = logits[:, None]
         guesses = ops.zeros((batch, self.num_draft_tokens), "int32")
-        p = self._probabilities(logits, request, progress, guesses, before=zeros[:1])[:, 0]
+        used = options.in_use(request.options)
+        before = zeros[:1]
+        p = self._probabilities(logits, request, used, progress, guesses, before)[:, 0]
         first = _draw(p, request, zeros, DRAWN)
         progress = self._append(request, progress, first[:, None], zeros + 1, logits)
         # Both have read all but this token.
         return {**progress, "last": first, "state": state, "draft_state": draft_state}
 
     def advance(self, decoder, request, progress, until):
-        count = self.num_draft_tokens
-        until = ops.minimum(ops.cast(until, "int32"), request.max_new_tokens)
+        count, used = self.num_draft_tokens, options.in_use(request.options)
 
-        def unfinished(progress):
-            return ops.logical_and(
-                progress["index"] < until, ops.logical_not(ops.all(progress["done"]))
-            )
-
-        def extend(progress):
+        def extend(request, used, progress):
             last, done = progress["last"], progress["done"]
-            guesses, q, draft_state = self._guess(request, progress)
+            guesses, q, draft_state = self._guess(request, used, progress)
             read = ops.concatenate([last[:, None], guesses], axis=1)  # (B, M+1)
             logits, state = decoder.extend(read, progress["state"])
             order = ops.arange(count + 1, dtype="int32")
-            p = self._probabilities(logits, request, progress, guesses, before=order)
+            p = self._probabilities(logits, request, used, progress, guesses, before=order)
 
             places = progress["lengths"][:, None] + order[None, :]  # (B, M+1)
             chance = _chance(request, places[:, :count], TAKEN)
@@ -154,7 +151,7 @@ class Speculative(Strategy):
                 "draft_state": self.draft.rewind(draft_state, back),
             }
 
-        return while_loop(unfinished, extend, progress)
+        return advance(extend, request, progress, used, until)
 
     def result(self, decoder, request, progress):
         return {
@@ -165,45 +162,48 @@ class Speculative(Strategy):
             "accepted_tokens": progress["accepted"],
         }
 
-    def _guess(self, request, progress):
+    def _guess(self, request, used, progress):
         """M guesses (B, M), what they were drawn from (B, M, V), and a state that has read them."""
         count, last = self.num_draft_tokens, progress["last"]
         order = ops.arange(count, dtype="int32")[None, :]
         logits, state = self.draft.step(last, progress["draft_state"])
         batch, vocabulary = ops.shape(last)[0], logits.shape[-1]
         loop = {
-            "index": ops.cast(0, "int32"),
             "guesses": ops.zeros((batch, count), "int32"),
             "q": ops.zeros((batch, count, vocabulary), "float32"),
             "logits": logits,
             "state": state,
         }
 
-        def guess(loop):
-            index = loop["index"]
+        def guess(index, loop):
+            index = ops.cast(index, "int32")
             here = ops.equal(order, index)
             q = self._probabilities(
-                loop["logits"][:, None], request, progress, loop["guesses"], before=index[None]
+                loop["logits"][:, None],
+                request,
+                used,
+                progress,
+                loop["guesses"],
+                before=ops.reshape(index, (1,)),
             )
             token = _draw(q[:, 0], request, progress["lengths"] + index, GUESSED)
             logits, state = self.draft.step(token, loop["state"])
             return {
-                "index": index + 1,
                 "guesses": ops.where(here, token[:, None], loop["guesses"]),
                 "q": ops.where(here[..., None], q, loop["q"]),
                 "logits": logits,
                 "state": state,
             }
 
-        loop = while_loop(lambda loop: loop["index"] < count, guess, loop)
+        loop = kernels.serial_loop(0, count, guess, loop)
         return loop["guesses"], loop["q"], loop["state"]
 
-    def _probabilities(self, logits, request, progress, guesses, before):
+    def _probabilities(self, logits, request, used, progress, guesses, before):
         """What logits (B, m, V) come to by the rules, when so many guesses stand before each.
 
         Args:
             logits: (B, m, V).
-            request, progress: The text before the guesses.
+            request, used, progress: The text before the guesses.
             guesses: (B, M).
             before: int32 (m,).
 
@@ -213,7 +213,6 @@ class Speculative(Strategy):
         batch, count, vocabulary = ops.shape(logits)
         lengths = progress["lengths"]
         each = {name: ops.repeat(x, count, axis=0) for name, x in request.options.items()}
-        used = options.in_use(request.options)
 
         def text():
             after = ops.arange(request.max_new_tokens, dtype="int32")[None, :] - lengths[:, None]

@@ -1,7 +1,7 @@
 from keras import ops
 
 from keras_tx.decoding import options
-from keras_tx.decoding.progress import read_state, while_loop
+from keras_tx.decoding.progress import advance, read_state
 from keras_tx.decoding.strategy import Strategy
 
 
@@ -27,18 +27,11 @@ class TokenByToken(Strategy):
         }
 
     def advance(self, decoder, request, progress, until):
-        places = ops.arange(request.max_new_tokens, dtype="int32")[None, :]
-        limits = ops.cast(request.limits, "int32")
         used = options.in_use(request.options)
-        until = ops.minimum(ops.cast(until, "int32"), request.max_new_tokens)
 
-        def unfinished(progress):
-            return ops.logical_and(
-                progress["index"] < until, ops.logical_not(ops.all(progress["done"]))
-            )
-
-        def extend(progress):
+        def extend(request, used, progress):
             index, done = progress["index"], progress["done"]
+            places = ops.arange(request.max_new_tokens, dtype="int32")[None, :]
             logits = ops.cast(progress["logits"], "float32")
             step = ops.zeros_like(progress["lengths"]) + index
 
@@ -66,12 +59,12 @@ class TokenByToken(Strategy):
                     here, log_probability, progress["log_probabilities"]
                 ),
                 "lengths": lengths,
-                "done": ops.logical_or(done, lengths >= limits),
+                "done": ops.logical_or(done, lengths >= ops.cast(request.limits, "int32")),
                 "logits": logits,
                 "state": state,
             }
 
-        return while_loop(unfinished, extend, progress)
+        return advance(extend, request, progress, used, until)
 
     def result(self, decoder, request, progress):
         """As for every strategy; `scores` sum the log-probabilities that the model gave the chosen

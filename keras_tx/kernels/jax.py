@@ -1,5 +1,6 @@
 """JAX."""
 
+import contextlib
 import functools
 
 import jax
@@ -20,10 +21,30 @@ def compiled(function, variables, *, jit_compile=False, overwrites=()):
 
     @functools.partial(jax.jit, donate_argnums=tuple(1 + place for place in overwrites))
     def stateless(values, *arguments):
-        with keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))):
+        with keras.StatelessScope(state_mapping=list(zip(distinct, values, strict=True))):
             return function(*arguments)
 
-    return lambda *arguments: stateless([v.value for v in variables], *arguments)
+    distinct = list({id(v): v for v in variables}.values())
+    return lambda *arguments: stateless([v.value for v in distinct], *arguments)
+
+
+def reading_once(variables):
+    """Nothing to do: XLA reads each variable once."""
+    del variables
+    return contextlib.nullcontext()
+
+
+def repeat_while(condition, body, carry, given):
+    """`carry = body(carry, given)` as long as `condition(carry)`; both nested tensors.
+
+    What the body needs of the outside is `given`; it must hold on to no other tensor.
+    """
+    return lax.while_loop(condition, lambda carry: body(carry, given), carry)
+
+
+def known(x):
+    """What a backend that runs eagerly knows of a scalar: here nothing, a graph is traced."""
+    return x
 
 
 def serial_loop(start, stop, body, carry):

@@ -1,5 +1,6 @@
 """TensorFlow."""
 
+import keras
 import tensorflow as tf
 
 
@@ -12,8 +13,37 @@ def compiled(function, variables, *, jit_compile=False, overwrites=()):
         jit_compile: Whether XLA compiles it, where the backend has a choice.
         overwrites: The places of arguments that are not used again, whose memory may be.
     """
-    del variables, overwrites  # a traced function refers to its variables
-    return tf.function(function, autograph=False, jit_compile=jit_compile)
+    del overwrites
+
+    def read_first(*arguments):
+        with reading_once(variables):
+            return function(*arguments)
+
+    return tf.function(read_first, autograph=False, jit_compile=jit_compile)
+
+
+def reading_once(variables):
+    """Within it, in a graph, each variable is read once: a loop would read it at every step."""
+    distinct = {id(v): v for v in variables}.values()
+    values = [(v, tf.convert_to_tensor(v.value)) for v in distinct]
+    return keras.StatelessScope(state_mapping=values)
+
+
+def repeat_while(condition, body, carry, given):
+    """`carry = body(carry, given)` as long as `condition(carry)`; both nested tensors.
+
+    What the body needs of the outside is `given`; it must hold on to no other tensor.
+    """
+    return tf.while_loop(
+        lambda carry: condition(carry),
+        lambda carry: (tf.nest.map_structure(_with_the_shape_of, carry, body(carry, given)),),
+        (carry,),
+    )[0]
+
+
+def known(x):
+    """What a backend that runs eagerly knows of a scalar: here nothing, a graph is traced."""
+    return x
 
 
 def serial_loop(start, stop, body, carry):

@@ -1,17 +1,126 @@
 """PyTorch."""
 
+import contextlib
+import contextvars
+
 import torch
+from keras import tree
+from torch.fx.experimental.proxy_tensor import make_fx
+
+# Of the compiled function that runs now: {loop: its traced body}, and how often it ran before.
+_loops = contextvars.ContextVar("loops", default=None)
+# A loop of fewer steps is over before a trace of its body would pay.
+EAGER_STEPS = 8
 
 
 def compiled(function, variables, *, jit_compile=False, overwrites=()):
-    """`function` without the bookkeeping for gradients; arguments as on the other backends."""
+    """`function` without the bookkeeping for gradients, and with its long loops traced.
+
+    Arguments as on the other backends.
+    """
     del variables, jit_compile, overwrites
+    loops = {}
 
     def inference(*arguments):
-        with torch.inference_mode():
-            return function(*arguments)
+        before = _loops.set(loops)
+        try:
+            with torch.inference_mode():
+                return function(*arguments)
+        finally:
+            _loops.reset(before)
 
     return inference
+
+
+def reading_once(variables):
+    """Nothing to do: reading a variable costs nothing."""
+    del variables
+    return contextlib.nullcontext()
+
+
+def known(x):
+    """A scalar that this backend, which runs eagerly, knows: as a number."""
+    return x.item() if torch.is_tensor(x) else x
+
+
+def repeat_while(condition, body, carry, given):
+    """`carry = body(carry, given)` as long as `condition(carry)`; both nested tensors.
+
+    What the body needs of the outside is `given`; it must hold on to no other tensor. In a compiled
+    function the body is traced after some steps, for shapes, and numbers in `given`, like these:
+    most of a small model's step is Python, of which a trace is free. A body that cannot be traced,
+    as it asks for values, is run as it is.
+    """
+    loops = _loops.get()
+    if loops is None:
+        while condition(carry):
+            carry = body(carry, given)
+        return carry
+    loop = loops.setdefault(_signature(body, carry, given), _Loop())
+    while loop.steps < EAGER_STEPS:
+        if not condition(carry):
+            return carry
+        carry = body(carry, given)
+        loop.steps += 1
+    carry = tree.map_structure(torch.clone, carry)  # the traced body writes into it
+    while condition(carry):
+        if loop.traced is None:
+            loop.traced = _traced(body, carry, given)
+        carry = loop.traced(carry, given)
+    return carry
+
+
+class _Loop:
+    steps = 0
+    traced = None
+
+
+def _signature(body, carry, given):
+    leaves = tree.flatten((carry, given))
+    kinds = [(tuple(x.shape), x.dtype) if torch.is_tensor(x) else x for x in leaves]
+    return (body.__code__, *kinds)
+
+
+def _traced(body, carry, given):
+    try:
+        return _TracedBody(body, carry, given)
+    except Exception:  # it asks for values: somebody's own rule may, and runs as it is
+        return body
+
+
+class _TracedBody:
+    """The operations of one step, without the Python between them."""
+
+    def __init__(self, body, carry, given):
+        leaves = tree.flatten((carry, given))
+        places = [place for place, leaf in enumerate(leaves) if torch.is_tensor(leaf)]
+
+        def flat(*tensors):
+            filled = list(leaves)
+            for place, tensor in zip(places, tensors, strict=True):
+                filled[place] = tensor
+            return tree.flatten(body(*tree.pack_sequence_as((carry, given), filled)))
+
+        # A tensor of inference mode cannot be traced.
+        with torch.inference_mode(False), torch.no_grad():
+            graph = make_fx(flat)(*[leaves[place].clone() for place in places])
+        _overwrite_the_carry(graph, len(tree.flatten(carry)))
+        self.run, self.carry = graph, carry
+
+    def __call__(self, carry, given):
+        tensors = [x for x in tree.flatten((carry, given)) if torch.is_tensor(x)]
+        return tree.pack_sequence_as(self.carry, list(self.run(*tensors)))
+
+
+def _overwrite_the_carry(graph, count):
+    """Writes into what the step before has left behind, where the body writes into a copy of it."""
+    inputs = [node for node in graph.graph.nodes if node.op == "placeholder"][:count]
+    for node in inputs:
+        users = list(node.users)
+        if len(users) == 1 and users[0].target == torch.ops.aten.clone.default:
+            users[0].replace_all_uses_with(node)
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
 
 
 def serial_loop(start, stop, body, carry):

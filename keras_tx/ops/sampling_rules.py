@@ -31,7 +31,7 @@ def repetition_penalty(logits, tokens, penalty):
         Keskar et al. 2019, "CTRL", section 4.1. As in transformers, whose product makes negative
         logits smaller too.
     """
-    return _penalize_text(logits, _counts(tokens, tokens >= 0, logits), penalty)
+    return _penalize_text(logits, _counts(tokens, logits), penalty)
 
 
 def frequency_penalty(logits, tokens, step, penalty):
@@ -41,7 +41,7 @@ def frequency_penalty(logits, tokens, step, penalty):
         OpenAI, API reference, "Frequency and presence penalties": c[j] counts how often token j was
         sampled, so the prompt does not count.
     """
-    new = _counts(tokens, _is_new(tokens, step), logits)
+    _, new = _text_counts(logits, tokens, step)
     return _penalize_new(logits, new, penalty, ops.zeros_like(penalty))
 
 
@@ -50,25 +50,27 @@ def presence_penalty(logits, tokens, step, penalty):
 
     Reference: as for `frequency_penalty`.
     """
-    new = _counts(tokens, _is_new(tokens, step), logits)
+    _, new = _text_counts(logits, tokens, step)
     return _penalize_new(logits, new, ops.zeros_like(penalty), penalty)
 
 
-def no_repeat_ngrams(logits, tokens, size):
+def no_repeat_ngrams(logits, tokens, size, longest=None):
     """Removes tokens that would end a run of `size` tokens that is in the text already.
 
     0 is neutral; with 1 no token stands twice in the text.
 
+    Args:
+        logits: (B, V).
+        tokens: int32 (B, L).
+        size: int32 (B,).
+        longest: The largest size, if it is known.
+
     Reference:
         Paulus et al. 2017, "A Deep Reinforced Model for Abstractive Summarization", section 2.5.
     """
-    return ban(logits, ends_of_ngrams(tokens, size))
-
-
-def ends_of_ngrams(tokens, size):
-    """The ids that `no_repeat_ngrams` removes, int32 (B, L), -1 for none."""
     length = ops.shape(tokens)[1]
     places = ops.arange(length, dtype="int32")[None, :]
+    longest = ops.max(size) if longest is None else longest
     size, last = size[:, None], _last(tokens)
 
     def compare(distance, matches):
@@ -79,8 +81,9 @@ def ends_of_ngrams(tokens, size):
         return ops.logical_and(matches, ops.logical_or(is_same, distance >= size))
 
     matches = ops.logical_and(tokens >= 0, size > 0)
-    stop = ops.minimum(ops.max(size), length + 1)  # no longer run is in the text
-    return ops.where(kernels.serial_loop(1, stop, compare, matches), tokens, -1)
+    is_known = isinstance(longest, int) and isinstance(length, int)
+    stop = (min if is_known else ops.minimum)(longest, length + 1)  # no longer run is in the text
+    return ban(logits, ops.where(kernels.serial_loop(1, stop, compare, matches), tokens, -1))
 
 
 def hold_back(logits, step, least, token_id: int):
@@ -100,7 +103,7 @@ def ban(logits, ids):
         logits: (B, V).
         ids: int32 (B, M), -1 for none.
     """
-    return ops.where(_counts(ids, ids >= 0, logits) > 0, REMOVED, logits)
+    return ops.where(_counts(ids, logits) > 0, REMOVED, logits)
 
 
 def force(logits, ids, step):
@@ -277,14 +280,15 @@ def _nearest(distances, weights, enough):
     return distances <= ops.view(ops.minimum(bits, infinity), "float32")
 
 
-def _counts(ids, counted, logits):
-    """How often each token of the vocabulary is among the ids (B, L) that count, (B, V)."""
-    ids = ops.cast(ids, "int32")
-    counted = ops.logical_and(counted, ids < logits.shape[-1])
-    rows = ops.broadcast_to(ops.arange(ops.shape(ids)[0], dtype="int32")[:, None], ops.shape(ids))
+def _counts(ids, logits):
+    """How often each token of the vocabulary is among the ids (A, L), (A, V); others count none."""
+    ids, vocabulary = ops.cast(ids, "int32"), logits.shape[-1]
+    counted = ops.logical_and(ids >= 0, ids < vocabulary)
+    size = ops.shape(ids)
+    rows = ops.broadcast_to(ops.arange(size[0], dtype="int32")[:, None], size)
     places = ops.reshape(ops.stack([rows, ops.where(counted, ids, 0)], axis=-1), (-1, 2))
     return ops.scatter_update(
-        ops.zeros_like(logits),
+        ops.zeros((size[0], vocabulary), logits.dtype),
         places,
         ops.reshape(ops.cast(counted, logits.dtype), (-1,)),
         reduction="add",
@@ -293,9 +297,8 @@ def _counts(ids, counted, logits):
 
 def _text_counts(logits, tokens, step):
     """How often each token of the vocabulary is in the text, and in the new text, each (B, V)."""
-    counted = ops.concatenate([tokens >= 0, _is_new(tokens, step)], axis=0)
-    both = ops.concatenate([logits, logits], axis=0)
-    counts = _counts(ops.concatenate([tokens, tokens], axis=0), counted, both)
+    new = ops.where(_is_new(tokens, step), tokens, -1)
+    counts = _counts(ops.concatenate([tokens, new], axis=0), logits)
     return ops.split(counts, 2, axis=0)
 
 

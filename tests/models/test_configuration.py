@@ -41,6 +41,7 @@ GPT_ARGUMENTS = {
     "kernel_initializer": "he_normal",
     "embeddings_initializer": keras.initializers.RandomNormal(stddev=0.5),
     "depth_scaled_initialization": True,
+    "cache_dtype": "bfloat16",
     "tokenizer": ktx.data.train_tokenizer([], kind="byte"),
     "pad_token_id": 291,
     "start_token_id": 292,

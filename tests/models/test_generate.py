@@ -161,6 +161,50 @@ def test_generation_follows_the_weights():
     assert copy.generate([1, 2, 3], max_new_tokens=6) == expected
 
 
+@pytest.mark.parametrize("variant", [*sorted(tools.GPT_VARIANTS), "pad"])
+def test_a_traced_step_is_the_step(variant, backend, monkeypatch):
+    if backend != "torch":
+        return  # the others trace the whole loop
+    from keras_tx.kernels import torch as torch_kernels
+
+    changes = {"pad_token_id": 0} if variant == "pad" else {}
+    gpt = tools.make_gpt("rotary" if variant == "pad" else variant, **changes)
+    prompts, steps = [[1], [2, 3], [4] * 5], []
+    run = torch_kernels._TracedBody.__call__
+    monkeypatch.setattr(
+        torch_kernels._TracedBody, "__call__", lambda *x: (steps.append(1), run(*x))[1]
+    )
+
+    def both():
+        """Traced, and step by step."""
+        traced = gpt.generate(prompts, return_dict=True)
+        with monkeypatch.context() as patch:
+            patch.setattr(torch_kernels, "EAGER_STEPS", 99)
+            gpt.__dict__.pop("_compiled_loops")
+            return traced, gpt.generate(prompts, return_dict=True)
+
+    monkeypatch.setattr(torch_kernels, "EAGER_STEPS", 0)
+    for _ in range(2):
+        traced, eager = both()
+        assert traced["token_ids"] == eager["token_ids"]
+        tools.assert_close(traced["scores"], eager["scores"])
+        gpt.set_weights([1.5 * weight for weight in gpt.get_weights()])
+    assert len(steps) > 20
+
+
+def test_a_trace_sees_other_weights(backend, monkeypatch):
+    if backend != "torch":
+        return  # as above
+    gpt = tools.make_gpt()
+    before = gpt.generate([1, 2, 3], return_dict=True)["scores"]
+    weights = gpt.get_weights()
+    gpt.set_weights([1.5 * weight for weight in weights])
+    other = gpt.generate([1, 2, 3], return_dict=True)["scores"]
+    gpt.set_weights(weights)
+    assert other[0] != before[0]
+    assert gpt.generate([1, 2, 3], return_dict=True)["scores"] == before
+
+
 def test_one_trace_serves_a_bucket(backend):
     if backend == "torch":
         return  # PyTorch runs eagerly: it traces nothing
