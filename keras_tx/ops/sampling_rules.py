@@ -76,8 +76,8 @@ def no_repeat_ngrams(logits, tokens, size, longest=None):
     def compare(distance, matches):
         """Whether the token that far before each place is the one that far before the next."""
         before = _at(tokens, places - distance)
-        wanted = _at(tokens, last + 1 - distance)
-        is_same = ops.logical_and(ops.equal(before, wanted), before >= 0)
+        wanted = _at(tokens, last + 1 - distance)  # in the text for as long as `before` may be
+        is_same = ops.equal(before, wanted)
         return ops.logical_and(matches, ops.logical_or(is_same, distance >= size))
 
     matches = ops.logical_and(tokens >= 0, size > 0)

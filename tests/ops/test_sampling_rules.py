@@ -159,6 +159,12 @@ def test_no_repeat_ngrams(sizes):
     np.testing.assert_array_equal(found, by_transformers(name, logits, sizes, texts, neutral=0))
 
 
+def test_ngrams_as_long_as_the_text():
+    logits, tokens = random_logits(4, removed=False), np.ones((4, 5), int)
+    found = run(sampling_rules.no_repeat_ngrams, logits, tokens, [4, 5, 6, 99])
+    assert (found[:, 1] == -INFINITY).tolist() == [True, True, False, False]
+
+
 def test_ban():
     logits = random_logits(3, 7, removed=False)
     found = run(sampling_rules.ban, logits, [[3, -1, 3], [-1, -1, -1], [0, 6, 7]])
