@@ -208,6 +208,7 @@ def test_ties_at_the_threshold_stay_together():
     assert kept("top_k", logits, [1, 2]) == [[1, 2, 3], [1, 2, 3]]
     assert kept("top_p", logits, [0.2, 0.5]) == [[1, 2, 3], [1, 2, 3]]
     assert kept("typical_p", logits[:1], [0.2]) == [[1, 2, 3]]
+    assert kept("typical_p", logits[:1], [0.0]) == [[1, 2, 3]]
 
 
 @pytest.mark.parametrize("name", FILTERS)
