@@ -40,7 +40,7 @@ class CompiledLoop:
             progress = advance(arguments, begin(arguments), max_new_tokens)
             return result(arguments, progress)
 
-        jit = model.decodes_with_xla
+        jit = bool(model.jit_compile)
         self.generate = kernels.compiled(generate, variables, jit_compile=jit)
         self.begin = kernels.compiled(begin, variables, jit_compile=jit)
         self.advance = kernels.compiled(advance, variables, jit_compile=jit, overwrites=(1,))

@@ -14,10 +14,6 @@ from keras_tx.models.model import real_tokens
 from keras_tx.models.prompts import read_prompts
 from keras_tx.models.stop_texts import StopTexts
 
-# With fewer weights a step is many small operations, which XLA makes faster; with more it is
-# products with large matrices, which TensorFlow's own are faster at (on a CPU).
-SMALL_MODEL = 2**24
-
 
 class TextGeneration:
     """Mixin that gives `generate` and `stream` to a model with what decoding needs of it:
@@ -31,12 +27,6 @@ class TextGeneration:
     """
 
     continues_prompt = True
-    _jit_compile_asked = None
-
-    def compile(self, *args, jit_compile: bool | str = "auto", **kwargs):
-        """Keras' `compile`; `jit_compile` holds for `generate`, too."""
-        self._jit_compile_asked = None if jit_compile == "auto" else bool(jit_compile)
-        super().compile(*args, jit_compile=jit_compile, **kwargs)
 
     def generate(
         self,
@@ -53,7 +43,8 @@ class TextGeneration:
         """Continues each prompt; what is returned is the new part alone.
 
         A row's result does not depend on the other rows. An empty prompt is continued from the
-        start token.
+        start token. On TensorFlow XLA compiles the loop if `compile(jit_compile=True)` asked for
+        it: on a CPU small models then decode faster, large ones slower.
 
         Args:
             prompts: A string, a list of strings, a list of ids, a list of lists of ids, an integer
@@ -243,18 +234,10 @@ class TextGeneration:
     def compiled_loop(self, strategy, max_new_tokens: int) -> CompiledLoop:
         """The compiled loop of a strategy for a length of the result; made once."""
         loops = self.__dict__.setdefault("_compiled_loops", {})
-        key = (strategy.compiled_in, max_new_tokens, len(self.variables), self.decodes_with_xla)
+        key = (strategy.compiled_in, max_new_tokens, len(self.variables), self.jit_compile)
         if key not in loops:
             loops[key] = CompiledLoop(self, strategy, max_new_tokens)
         return loops[key]
-
-    @property
-    def decodes_with_xla(self) -> bool:
-        """Whether TensorFlow compiles the loop with XLA: if `compile(jit_compile=True)` asked for
-        it, and where nothing was asked for if the model is small."""
-        if self._jit_compile_asked is not None:
-            return self._jit_compile_asked
-        return self.count_params() <= SMALL_MODEL
 
     def request(
         self, token_ids, lengths, limits, seeds, options, max_new_tokens: int, inputs=None
