@@ -116,6 +116,14 @@ def test_temperature_0_takes_the_first_of_equals_and_small_ones_do_not_overflow(
     assert (found > -INFINITY).tolist() == [[False, True, False]] * 2
 
 
+def test_a_row_of_nothing_stays_nothing():
+    logits = np.full((2, V), -INFINITY)
+    np.testing.assert_array_equal(run(sampling_rules.temperature, logits, [0.5, 0.0]), logits)
+    for name in FILTERS:
+        values = [2, 3] if name == "top_k" else [0.5, 0.6]
+        np.testing.assert_array_equal(run(getattr(sampling_rules, name), logits, values), logits)
+
+
 def test_repetition_penalty():
     logits, (tokens, texts) = random_logits(), random_texts()
     values = [1.3, 0.7, 1.0, 2.0, 2.0]
