@@ -26,7 +26,8 @@ class Speculative(Strategy):
     only where the draft is much cheaper than the model and often right.
 
     Args:
-        draft: A model of the same vocabulary, with `start`, `step` and `rewind`, as `GPT`.
+        draft: A model of the same vocabulary, with `start`, `step` and `rewind`, as `GPT`. A
+            configuration holds no weights of it.
         num_draft_tokens: How many tokens are guessed at a time, M.
         strategy: "greedy", "sample", a `Greedy` or a `Sample`: what p and q are made of.
 
@@ -87,7 +88,12 @@ class Speculative(Strategy):
         _check_decoder(decoder, ("start", "extend", "rewind"), "The model")
         slack = {"slack": self.num_draft_tokens + 1}
         logits, state = decoder.start(request.inputs, request.max_new_tokens, **slack)
-        _, draft_state = self.draft.start(request.inputs, request.max_new_tokens, **slack)
+        guesses, draft_state = self.draft.start(request.inputs, request.max_new_tokens, **slack)
+        if guesses.shape[-1] != logits.shape[-1]:
+            raise ValueError(
+                "The draft must have the model's vocabulary. Received: a draft of "
+                f"{guesses.shape[-1]} tokens, the model {logits.shape[-1]}"
+            )
         batch, length = ops.shape(logits)[0], request.max_new_tokens
         zeros = ops.zeros((batch,), "int32")
         padding = ops.cast(request.pad_token_id, "int32")

@@ -29,8 +29,10 @@ class Strategy(Configurable):
 
     def _store(self, arguments: dict):
         """Keeps the constructor's arguments, `locals()` of it, after a check."""
-        for name in self._constructor_arguments():
+        names = [name for name in arguments if name not in ("self", "__class__")]
+        for name in names:
             setattr(self, name, arguments[name])
+        self._option_names = [name for name in names if name not in ("rules", *self.static)]
         self.rules = tuple(self.rules)
         options.check(self._option_values())
         for rule in self.rules:
@@ -41,8 +43,7 @@ class Strategy(Configurable):
                 )
 
     def _option_values(self) -> dict:
-        names = [n for n in self._constructor_arguments() if n not in ("rules", *self.static)]
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in self._option_names}
 
     def options(self, rows: int, vocabulary_size: int | None = None) -> dict:
         """Its parameters as arrays, {name: (rows, ...)}; ValueError unless they are for `rows`."""
@@ -62,8 +63,10 @@ class Strategy(Configurable):
         return (type(self), tuple(self.rules), *[getattr(self, name) for name in self.static])
 
     def get_config(self):
-        rules = [keras.saving.serialize_keras_object(rule) for rule in self.rules]
-        return {**super().get_config(), "rules": rules}
+        config = super().get_config()
+        if "rules" in config:
+            config["rules"] = [keras.saving.serialize_keras_object(rule) for rule in self.rules]
+        return config
 
     def __repr__(self):
         defaults = {

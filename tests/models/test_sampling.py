@@ -88,6 +88,27 @@ def test_a_draft_changes_no_greedy_text(gpt):
     assert (result["accepted_tokens"] == result["drafted_tokens"]).all()  # its own guesses
 
 
+def test_a_draft_is_in_the_configuration():
+    draft = tools.make_gpt(num_layers=1)
+    strategy = Speculative(draft, 3, strategy=Sample(0.5, top_k=3))
+    again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(strategy))
+    assert again.get_config() == strategy.get_config()
+    assert (again.num_draft_tokens, again.strategy.top_k) == (3, 3)
+    assert again.draft.count_params() == draft.count_params()
+
+
+def test_a_draft_of_another_vocabulary(gpt):
+    draft = tools.make_gpt(vocabulary_size=12, num_layers=1, start_token_id=2)
+    with pytest.raises(ValueError, match="12 tokens, the model 13"):
+        gpt.generate([1], strategy=Speculative(draft))
+
+
+def test_a_model_that_cannot_go_back_takes_no_guesses(gpt):
+    model = ktx.Seq2Seq(13, hidden_dim=4, start_token_id=1, end_token_id=2)
+    with pytest.raises(ValueError, match="The model must have.*Seq2Seq, without extend, rewind"):
+        model.generate([3], strategy=Speculative(gpt))
+
+
 def test_beams_of_a_recurrent_model_bring_their_attention():
     model = tools.randomize(
         ktx.Seq2Seq(13, hidden_dim=7, pad_token_id=0, start_token_id=1, end_token_id=2)
@@ -96,16 +117,15 @@ def test_beams_of_a_recurrent_model_bring_their_attention():
     strategy = Beam(3, num_results=2)
     result = model.generate(sources, strategy=strategy, max_new_tokens=5, return_dict=True)
     assert result["attention_scores"].shape == (3, 2, result["lengths"].max(), 5)
-    for row, source in enumerate(sources):
-        for place in range(2):
-            target = [model.start_token_id, *result["token_ids"][row][place]]
-            inputs = {"source_ids": np.array([source]), "target_ids": np.array([target])}
-            _, scores = model(inputs, return_attention_scores=True)
-            seen = ops.convert_to_numpy(scores["attention"])[0, 0, : len(target) - 1]
-            found = result["attention_scores"][row, place, : len(target) - 1, : len(source)]
-            tools.assert_close(found, seen)
-        alone = model.generate(source, strategy=strategy, max_new_tokens=5)
-        assert alone == result["token_ids"][row]
+    source = sources[2]
+    for place, new in enumerate(result["token_ids"][2]):
+        target = [model.start_token_id, *new]
+        inputs = {"source_ids": np.array([source]), "target_ids": np.array([target])}
+        _, scores = model(inputs, return_attention_scores=True)
+        seen = ops.convert_to_numpy(scores["attention"])[0, 0, : len(new)]
+        tools.assert_close(result["attention_scores"][2, place, : len(new)], seen)
+    alone = model.generate(source, strategy=strategy, max_new_tokens=5)
+    assert alone == result["token_ids"][2]
 
 
 def test_prompts_in_all_forms(gpt):

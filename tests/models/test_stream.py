@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
+from keras import ops
 
 import keras_tx as ktx
+from keras_tx.decoding import Greedy
 from keras_tx.models import decoding_run
 from keras_tx.models.stop_texts import StopTexts
 from tests.models import tools
@@ -40,8 +42,9 @@ def test_the_pieces_are_what_generate_returns(gpt, strategy):
     whole = gpt.generate(PROMPTS, **arguments)
     pieces = list(gpt.stream(PROMPTS, **arguments))
     assert joined(pieces, 5) == whole and len(pieces) > 1
-    pieces = list(gpt.stream(PROMPTS[2], **arguments))
-    assert sum(pieces, []) == gpt.generate(PROMPTS[2], **arguments) and all(pieces)
+    if strategy == "greedy":
+        pieces = list(gpt.stream(PROMPTS[2], **arguments))
+        assert sum(pieces, []) == gpt.generate(PROMPTS[2], **arguments) and all(pieces)
 
 
 def test_whoever_stops_asking_stops_the_work(gpt, monkeypatch):
@@ -54,36 +57,35 @@ def test_whoever_stops_asking_stops_the_work(gpt, monkeypatch):
     assert list(gpt.stream([])) == []
 
 
-def scripted(monkeypatch, model, text):
-    """The model says this text, byte by byte, then its end token, whatever it is asked."""
-    script = np.array([*text.encode(), model.end_token_id, *[0] * 64])
+class Says(Greedy):
+    """Whatever the model thinks: a text byte by byte, then the end token."""
 
-    class Says(ktx.decoding.Greedy):
-        def choose(self, logits, step, request, used):
-            from keras import ops
+    def __init__(self, text, model):
+        super().__init__()
+        self.text = text
+        self.script = np.array([*text.encode(), model.end_token_id, *[0] * 64], "int32")
 
-            return ops.take(ops.convert_to_tensor(script, "int32"), step)
+    def choose(self, logits, step, request, used):
+        return ops.take(ops.convert_to_tensor(self.script), step)
 
-        @property
-        def compiled_in(self):
-            return (type(self), text)
-
-    return Says()
+    @property
+    def compiled_in(self):
+        return (Says, self.text)
 
 
 def test_half_a_character_waits_for_the_rest(text_gpt, monkeypatch):
     one_token_at_a_time(monkeypatch)
     text = "añ€😀z"
-    says = scripted(monkeypatch, text_gpt, text)
+    says = Says(text, text_gpt)
     assert list(text_gpt.stream("x", strategy=says)) == list(text)
-    broken = scripted(monkeypatch, text_gpt, "ab")
+    broken = Says("ab", text_gpt)
     broken_pieces = list(text_gpt.stream(["x", ""], strategy=broken))
     assert broken_pieces == [["a", "a"], ["b", "b"]]
 
 
 def test_bytes_that_make_no_character_are_told_at_the_end(text_gpt, monkeypatch):
     one_token_at_a_time(monkeypatch)
-    says = scripted(monkeypatch, text_gpt, "a€")
+    says = Says("a€", text_gpt)
     pieces = list(text_gpt.stream("x", strategy=says, max_new_tokens=3))
     assert pieces == ["a", "\ufffd"]
     assert text_gpt.generate("x", strategy=says, max_new_tokens=3) == "a\ufffd"
@@ -100,7 +102,7 @@ def test_bytes_that_make_no_character_are_told_at_the_end(text_gpt, monkeypatch)
 )
 def test_a_row_ends_at_a_stop(text_gpt, monkeypatch, stop, kept, tokens):
     one_token_at_a_time(monkeypatch)
-    says = scripted(monkeypatch, text_gpt, "one\ntwo\n\nthree € four")
+    says = Says("one\ntwo\n\nthree € four", text_gpt)
     arguments = {"strategy": says, "stop": stop}
     result = text_gpt.generate(["x", "yy"], return_dict=True, **arguments)
     assert result["text"] == [kept, kept]
@@ -115,7 +117,7 @@ def test_a_row_ends_at_a_stop(text_gpt, monkeypatch, stop, kept, tokens):
 
 def test_no_more_tokens_are_made_behind_a_stop(text_gpt, monkeypatch):
     one_token_at_a_time(monkeypatch)
-    says = scripted(monkeypatch, text_gpt, "abcdefghijklmnop")
+    says = Says("abcdefghijklmnop", text_gpt)
     advanced = []
     inner = decoding_run.CompiledLoop.__init__
 
