@@ -30,8 +30,8 @@ class Beam(Strategy):
             more than 1 each result has a second dimension of this size.
         repetition_penalty: Divides the positive logits of tokens that the text, prompt included,
             has already, and multiplies the negative ones. 1 does nothing.
-        frequency_penalty: Taken off a token's logit for each time it is in the text.
-        presence_penalty: Taken off a token's logit if it is in the text.
+        frequency_penalty: Taken off a token's logit for each time it is in the new text.
+        presence_penalty: Taken off a token's logit if it is in the new text.
         no_repeat_ngram_size: No so many tokens in a row stand twice in the text. 0 does nothing.
         min_new_tokens: Before so many, the end token is not chosen.
         banned_tokens: Ids that are never chosen; for each row its own as a list of lists.
