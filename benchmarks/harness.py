@@ -91,7 +91,18 @@ def _run(script, index, subject, arguments):
     )
     if result.returncode:
         raise RuntimeError(f"{_title(subject)} failed:\n{result.stderr[-3000:]}")
+    for line in result.stderr.splitlines():
+        if line.startswith(NOTE):
+            print(f"{_title(subject)}: {line.removeprefix(NOTE)}", file=sys.stderr)
     return json.loads(result.stdout.splitlines()[-1])
+
+
+NOTE = "note: "
+
+
+def note(text: str):
+    """For `measure`: something to tell that is no time."""
+    print(NOTE + text, file=sys.stderr)
 
 
 def _title(subject):
