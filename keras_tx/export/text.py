@@ -6,6 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_tx import kernels
 from keras_tx.data import tokenizers
 from keras_tx.decoding import Greedy
 from keras_tx.export.endpoint import Endpoint
@@ -157,7 +158,8 @@ def _generate(model, room, most, token_ids, lengths):
     known = (token_ids >= 0) & (token_ids < model.prompt_vocabulary_size)
     limits = tf.where(tf.reduce_all(known | ~read, axis=1), limits, 0)
     token_ids = tf.where(known & read, token_ids, model.pad_token_id or 0)
-    return model.generate_ids(token_ids, lengths, limits, Greedy(), most)
+    with kernels.reading_once(model.variables):
+        return model.generate_ids(token_ids, lengths, limits, Greedy(), most)
 
 
 def _made_up_prompts(model):

@@ -5,7 +5,7 @@ import keras
 from keras import ops
 
 from keras_tx.layers.layer import Layer, known_features
-from keras_tx.layers.parts import dense
+from keras_tx.layers.parts import dense, project
 from keras_tx.ops import activations
 
 
@@ -84,13 +84,13 @@ class FeedForward(Layer):
         )
 
     def call(self, x, training: bool | None = None):
-        inner = self.inner_dense(x)
+        inner = project(self.inner_dense, x)
         if self.gated:
             gate, inner = ops.split(inner, 2, axis=-1)
             inner = self.activation(gate) * inner
         else:
             inner = self.activation(inner)
-        return self.output_dropout(self.output_dense(inner), training=training)
+        return self.output_dropout(project(self.output_dense, inner), training=training)
 
     def compute_output_shape(self, x_shape):
         return tuple(x_shape)

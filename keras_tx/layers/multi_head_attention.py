@@ -7,7 +7,7 @@ from keras import ops
 
 from keras_tx.layers.layer import Layer, known_features
 from keras_tx.layers.normalization import make_normalization
-from keras_tx.layers.parts import dense
+from keras_tx.layers.parts import dense, project
 from keras_tx.ops.attention import PATHS, attention, choose_path
 from keras_tx.ops.dense_attention import dense_attention
 from keras_tx.ops.hashing import seed_number
@@ -134,4 +134,4 @@ class MultiHeadAttention(Layer):
         heads = ops.transpose(heads, (0, 2, 1, 3))  # (B, T, N, H)
         batch, length = ops.shape(heads)[0], ops.shape(heads)[1]
         merged = ops.reshape(heads, (batch, length, heads.shape[2] * heads.shape[3]))
-        return self.output_dense(merged), weights
+        return project(self.output_dense, merged), weights

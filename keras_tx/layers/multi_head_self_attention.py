@@ -5,7 +5,7 @@ from keras import ops
 
 from keras_tx.layers.attached_mask import resolve_mask
 from keras_tx.layers.multi_head_attention import MultiHeadAttention
-from keras_tx.layers.parts import build_part, dense
+from keras_tx.layers.parts import build_part, dense, project
 from keras_tx.layers.position_bias import PositionBias
 from keras_tx.ops import masks
 from keras_tx.ops.attention_mask import AttentionMask, conjunction
@@ -174,7 +174,7 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         segments = None if segment_ids is None else masks.segments(segment_ids, x)
 
         projected = self._split_heads(
-            self.query_key_value_dense(x), self.num_heads + 2 * self._key_value_heads
+            project(self.query_key_value_dense, x), self.num_heads + 2 * self._key_value_heads
         )
         # (B, N, T, H) and twice (B, K, T, H); the gradient of a slice would be filled up with zeros
         edges = (self.num_heads, self.num_heads + self._key_value_heads)

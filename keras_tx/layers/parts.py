@@ -1,6 +1,7 @@
 """Layers inside layers: made, built and cloned by their owner."""
 
 import keras
+from keras import ops
 
 
 def fresh(initializer):
@@ -19,6 +20,16 @@ def dense(owner, units: int, name: str, input_dim: int, use_bias: bool | None = 
     )
     layer.build((None, None, input_dim))
     return layer
+
+
+def project(layer, x):
+    """layer(x) for x (B, T, D); with one token a row as a product of two matrices.
+
+    Of three dimensions, where some are unknown, TensorFlow works the shapes out at every call.
+    """
+    if len(x.shape) == 3 and x.shape[1] == 1:
+        return ops.expand_dims(layer(ops.squeeze(x, axis=1)), axis=1)
+    return layer(x)
 
 
 def build_part(layer, *shapes):

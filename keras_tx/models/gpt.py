@@ -1,3 +1,4 @@
+import functools
 from collections.abc import Callable
 
 import keras
@@ -5,7 +6,7 @@ import numpy as np
 from keras import ops
 
 from keras_tx.layers.learned_encoding import LearnedEncoding
-from keras_tx.layers.parts import clone, fresh
+from keras_tx.layers.parts import clone, fresh, project
 from keras_tx.layers.rotary_encoding import RotaryEncoding
 from keras_tx.layers.sinusoidal_encoding import SinusoidalEncoding
 from keras_tx.models.blocks import BlockStack, check_stack, scale_residual_outputs
@@ -293,7 +294,8 @@ class GPT(BlockStack, CausalScoring, CachedGeneration, Model):
     def _logits(self, x):
         if self.output_norm is not None:
             x = self.output_norm(x)
-        logits = ops.cast(self.token_embedding(x, reverse=True), "float32")
+        logits = project(functools.partial(self.token_embedding, reverse=True), x)
+        logits = ops.cast(logits, "float32")
         if self.logit_soft_cap is not None:
             logits = self.logit_soft_cap * ops.tanh(logits / self.logit_soft_cap)
         return logits
