@@ -10,7 +10,8 @@ from keras_tx.decoding.buckets import bucket
 
 # Between two looks at the tokens about so many seconds pass.
 PAUSE = 0.05
-MOST_STEPS = 64
+MOST_STEPS = 128
+GROWTH = 32  # from one look to the next
 
 
 class CompiledLoop:
@@ -113,7 +114,7 @@ class DecodingRun:
                 done = np.array(ops.convert_to_numpy(self._progress["done"]))
                 done[: self.num_rows] |= self.stopped
                 self._progress = {**self._progress, "done": ops.convert_to_tensor(done)}
-            steps = int(np.clip(PAUSE / max(taken / steps, 1e-9), 1, min(2 * steps, MOST_STEPS)))
+            steps = int(np.clip(PAUSE * steps / taken, 1, min(GROWTH * steps, MOST_STEPS)))
 
     def result_so_far(self) -> dict:
         """The strategy's result of what `progress` found."""
