@@ -6,6 +6,7 @@ import functools
 import jax
 import keras
 from jax import lax
+from jax import numpy as jnp
 
 
 def compiled(function, variables, *, jit_compile=False, overwrites=()):
@@ -45,6 +46,23 @@ def repeat_while(condition, body, carry, given):
 def known(x):
     """What a backend that runs eagerly knows of a scalar: here nothing, a graph is traced."""
     return x
+
+
+def overwritten(x, indices, new):
+    """x (..., H) with `new` (M, H) in its rows, counted through, at different `indices` (M,)."""
+    rows = jnp.reshape(x, (-1, x.shape[-1]))
+    return jnp.reshape(rows.at[indices].set(new, unique_indices=True), x.shape)
+
+
+def settled(nested, readers):
+    """Nothing to do: what is read is read before it is overwritten."""
+    del readers
+    return nested
+
+
+def products_of_few(query, key):
+    """query (B, K, T, H) key^T, (B, K, S, H) -> (B, K, T, S), T small, without a copy of `key`."""
+    return jnp.einsum("bksh,bkth->bkst", key, query).swapaxes(-1, -2)
 
 
 def serial_loop(start, stop, body, carry):

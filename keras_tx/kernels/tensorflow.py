@@ -1,7 +1,12 @@
 """TensorFlow."""
 
+import contextvars
+
 import keras
 import tensorflow as tf
+
+# Whether what is traced runs without XLA, in a function whose tensors nobody else holds.
+_in_place = contextvars.ContextVar("in_place", default=False)
 
 
 def compiled(function, variables, *, jit_compile=False, overwrites=()):
@@ -16,8 +21,12 @@ def compiled(function, variables, *, jit_compile=False, overwrites=()):
     del overwrites
 
     def read_first(*arguments):
-        with reading_once(variables):
-            return function(*arguments)
+        before = _in_place.set(not jit_compile)
+        try:
+            with reading_once(variables):
+                return function(*arguments)
+        finally:
+            _in_place.reset(before)
 
     return tf.function(read_first, autograph=False, jit_compile=jit_compile)
 
@@ -44,6 +53,36 @@ def repeat_while(condition, body, carry, given):
 def known(x):
     """What a backend that runs eagerly knows of a scalar: here nothing, a graph is traced."""
     return x
+
+
+def overwritten(x, indices, new):
+    """x (..., H) with `new` (M, H) in its rows, counted through, at different `indices` (M,).
+
+    In a compiled function without XLA it is x itself, which must not be read afterwards: on a CPU
+    the functional update copies all of it. What is carried on must be `settled`.
+    """
+    rows = tf.reshape(x, (-1, x.shape[-1]))
+    if _in_place.get():
+        rows = tf.raw_ops.InplaceUpdate(x=rows, i=indices, v=new)
+    else:
+        rows = tf.tensor_scatter_nd_update(rows, indices[:, None], new)
+    return _with_the_shape_of(x, tf.reshape(rows, tf.shape(x)))
+
+
+def settled(nested, readers):
+    """The tensors, as they are when `readers` is known: what reads them has read them then.
+
+    Steps of a loop run ahead, and one may overwrite what the step before has not read yet.
+    """
+    if not _in_place.get():
+        return nested
+    with tf.control_dependencies([readers]):
+        return tf.nest.map_structure(tf.identity, nested)
+
+
+def products_of_few(query, key):
+    """query (B, K, T, H) key^T, (B, K, S, H) -> (B, K, T, S), T small, without a copy of `key`."""
+    return tf.matmul(query, key, transpose_b=True)
 
 
 def serial_loop(start, stop, body, carry):

@@ -123,6 +123,24 @@ def _overwrite_the_carry(graph, count):
     graph.recompile()
 
 
+def overwritten(x, indices, new):
+    """x (..., H) with `new` (M, H) in its rows, counted through, at different `indices` (M,)."""
+    copy = x.clone(memory_format=torch.contiguous_format)
+    copy.view(-1, x.shape[-1]).index_put_((indices,), new)
+    return copy
+
+
+def settled(nested, readers):
+    """Nothing to do: what is read is read before it is overwritten."""
+    del readers
+    return nested
+
+
+def products_of_few(query, key):
+    """query (B, K, T, H) key^T, (B, K, S, H) -> (B, K, T, S)."""
+    return torch.matmul(query, key.mT)
+
+
 def serial_loop(start, stop, body, carry):
     """`carry = body(i, carry)` for i from start to stop - 1, one after the other."""
     for index in range(int(start), int(stop)):

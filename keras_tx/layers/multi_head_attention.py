@@ -107,8 +107,10 @@ class MultiHeadAttention(Layer):
     def _split_heads(self, x, num_heads: int):
         """(B, T, heads * H) -> (B, heads, T, H)"""
         batch, length = ops.shape(x)[0], ops.shape(x)[1]
-        x = ops.reshape(x, (batch, length, num_heads, x.shape[-1] // num_heads))
-        return ops.transpose(x, (0, 2, 1, 3))
+        head_dim = x.shape[-1] // num_heads
+        if x.shape[1] == 1:
+            return ops.reshape(x, (batch, num_heads, 1, head_dim))
+        return ops.transpose(ops.reshape(x, (batch, length, num_heads, head_dim)), (0, 2, 1, 3))
 
     def _scoring(self, training, **given) -> Scoring:
         drops = self.dropout > 0 and bool(training)
@@ -131,7 +133,8 @@ class MultiHeadAttention(Layer):
             heads, weights = dense_attention(query, key, value, mask, scoring)
         else:
             heads = attention(query, key, value, mask, scoring, path)
-        heads = ops.transpose(heads, (0, 2, 1, 3))  # (B, T, N, H)
-        batch, length = ops.shape(heads)[0], ops.shape(heads)[1]
-        merged = ops.reshape(heads, (batch, length, heads.shape[2] * heads.shape[3]))
+        batch, length = ops.shape(heads)[0], ops.shape(heads)[2]
+        if heads.shape[2] != 1:
+            heads = ops.transpose(heads, (0, 2, 1, 3))  # (B, T, N, H)
+        merged = ops.reshape(heads, (batch, length, query.shape[1] * value.shape[3]))
         return project(self.output_dense, merged), weights

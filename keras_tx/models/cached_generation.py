@@ -3,6 +3,7 @@
 import numpy as np
 from keras import ops
 
+from keras_tx import kernels
 from keras_tx.models.model import real_tokens
 from keras_tx.models.text_generation import TextGeneration
 from keras_tx.ops.cache import Slots, slots_for
@@ -80,7 +81,10 @@ class CachedGeneration(TextGeneration):
         return ops.while_loop(lambda start, *_: start < length, read, first)[1:]
 
     def step(self, tokens, state):
-        """Adds one token to each row: tokens (B,) -> logits (B, V) and the state."""
+        """Adds one token to each row: tokens (B,) -> logits (B, V) and the state.
+
+        What is compiled may write into the state that is given: go on from one state once.
+        """
         logits, state = self.extend(tokens[:, None], state)
         return logits[:, 0], state
 
@@ -125,10 +129,10 @@ class CachedGeneration(TextGeneration):
             cache = LayerCache(views[_kind(block)], key, value)
             x, cache = block(x, cache=cache, positions=positions, training=False, **given)
             caches.append((cache.key, cache.value))
-        state = {**state, "caches": caches}
+        kept = {"caches": caches}
         if self.pad_token_id is not None:  # it hides itself here as it does in `call`
-            state["is_real"] = [view.real for view in views.values()]
-        return x, state
+            kept["is_real"] = [view.real for view in views.values()]
+        return x, {**state, **kernels.settled(kept, x)}
 
     def _real(self, token_ids):
         real = real_tokens(token_ids, self.pad_token_id)

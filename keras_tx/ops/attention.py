@@ -29,12 +29,11 @@ from keras import ops
 
 from keras_tx import kernels
 from keras_tx.ops.attention_mask import ALL_VISIBLE, AttentionMask, dense_mask
-from keras_tx.ops.dense_attention import dense_attention, pair_bias
+from keras_tx.ops.dense_attention import FEW_QUERIES, dense_attention, pair_bias
 from keras_tx.ops.scoring import PLAIN, Scoring
 from keras_tx.ops.tiled_attention import tiled_attention
 
 PATHS = ("auto", "dense", "tiled", "fused")
-FEW_QUERIES = 16
 LARGE_MATRIX = 1024 * 1024  # of a mask that only the fused path needs
 
 

@@ -1,13 +1,14 @@
 """Key-value caches of static shape: which slot keeps which position, and how it gets there.
 
 Only core operations: a scatter compiles under XLA and also runs where XLA is off, which a slice
-update does not.
+update does not. On PyTorch, and on TensorFlow without XLA, a compiled loop writes in place.
 """
 
 import dataclasses
 
 from keras import ops
 
+from keras_tx import kernels
 from keras_tx.ops.sizes import fits
 
 
@@ -97,22 +98,22 @@ def write(cache, new, index):
     check_cache(cache, new, index)
     places = ops.arange(ops.shape(new)[2], dtype="int32")[None, :]
     slots = ops.cast(index, "int32")[:, None] + places
-    return scatter(cache, new, scatter_indices(slots, *ops.shape(new)[:2]))
+    return scatter(cache, new, scatter_indices(slots, *ops.shape(cache)[:3]))
 
 
-def scatter_indices(slots, batch, num_heads: int):
-    """What `scatter` needs to write to the slots (B or 1, T), int32 (B K T, 3)."""
-    shape = (batch, num_heads, ops.shape(slots)[1])
-    rows = ops.broadcast_to(ops.arange(batch, dtype="int32")[:, None, None], shape)
-    heads = ops.broadcast_to(ops.arange(num_heads, dtype="int32")[None, :, None], shape)
-    slots = ops.broadcast_to(slots[:, None, :], shape)
-    return ops.reshape(ops.stack([rows, heads, slots], axis=-1), (-1, 3))
+def scatter_indices(slots, batch, num_heads: int, size):
+    """Where `scatter` writes to the slots (B or 1, T) of caches with so many: int32 (B K T,)."""
+    heads = ops.reshape(ops.arange(batch * num_heads, dtype="int32"), (batch, num_heads, 1))
+    return ops.reshape(heads * size + slots[:, None, :], (-1,))
 
 
 def scatter(cache, new, indices):
-    """The cache (B, K, S, H) with `new` (B, K, T, H) in it, at `scatter_indices`."""
-    new = ops.reshape(ops.cast(new, cache.dtype), (-1, new.shape[3]))
-    return ops.scatter_update(cache, indices, new)
+    """The cache (B, K, S, H) with `new` (B, K, T, H) in it, at `scatter_indices`.
+
+    What is compiled may write into `cache` itself: it is not to be read afterwards.
+    """
+    rows = ops.reshape(ops.cast(new, cache.dtype), (-1, new.shape[3]))
+    return kernels.overwritten(cache, indices, rows)
 
 
 def refill(cache, new, slots: Slots, start, count):

@@ -78,7 +78,8 @@ class CacheView:
             batch, heads = ops.shape(new)[:2]
             if heads not in self._indices:
                 slots = self.slots.of(self._new_positions)
-                self._indices[heads] = cache_ops.scatter_indices(slots, batch, heads)
+                indices = cache_ops.scatter_indices(slots, batch, heads, ops.shape(cache)[2])
+                self._indices[heads] = indices
             cache = cache_ops.scatter(cache, new, self._indices[heads])
             return cache, cache
         seen = ops.concatenate([cache, ops.cast(new, cache.dtype)], axis=2)

@@ -2,11 +2,14 @@
 
 from keras import ops
 
+from keras_tx import kernels
 from keras_tx.ops.attention_mask import AttentionMask, dense_mask, query_place
 from keras_tx.ops.distance_bias import bias_matrix, toeplitz
 from keras_tx.ops.hashed_dropout import keep_mask
 from keras_tx.ops.scoring import Scoring
 from keras_tx.ops.softmax import at_least_float32, masked_softmax
+
+FEW_QUERIES = 16
 
 
 def dense_attention(query, key, value, mask: AttentionMask, scoring: Scoring):
@@ -38,8 +41,14 @@ def dense_attention(query, key, value, mask: AttentionMask, scoring: Scoring):
 
 def _scores(query, key, scoring):
     query = at_least_float32(query) * scoring.scale_for(query.shape[-1])
-    key = ops.swapaxes(at_least_float32(key), -1, -2)
-    return scoring.capped(_per_key_head(query, key.shape[1], lambda q: ops.matmul(q, key)))
+    key = at_least_float32(key)
+    is_few = isinstance(query.shape[2], int) and query.shape[2] <= FEW_QUERIES
+    product = kernels.products_of_few if is_few else _products
+    return scoring.capped(_per_key_head(query, key.shape[1], lambda q: product(q, key)))
+
+
+def _products(query, key):
+    return ops.matmul(query, ops.swapaxes(key, -1, -2))
 
 
 def pair_bias(mask: AttentionMask, scoring: Scoring, num_queries, num_keys):
