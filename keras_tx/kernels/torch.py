@@ -2,10 +2,12 @@
 
 import contextlib
 import contextvars
+import weakref
 
 import torch
 from keras import tree
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.overrides import TorchFunctionMode
 
 # Of the compiled function that runs now: {loop: its traced body}, and how often it ran before.
 _loops = contextvars.ContextVar("loops", default=None)
@@ -99,7 +101,8 @@ class _TracedBody:
             filled = list(leaves)
             for place, tensor in zip(places, tensors, strict=True):
                 filled[place] = tensor
-            return tree.flatten(body(*tree.pack_sequence_as((carry, given), filled)))
+            with _WithoutValues(tensors):
+                return tree.flatten(body(*tree.pack_sequence_as((carry, given), filled)))
 
         # A tensor of inference mode cannot be traced.
         with torch.inference_mode(False), torch.no_grad():
@@ -110,6 +113,41 @@ class _TracedBody:
     def __call__(self, carry, given):
         tensors = [x for x in tree.flatten((carry, given)) if torch.is_tensor(x)]
         return tree.pack_sequence_as(self.carry, list(self.run(*tensors)))
+
+
+class _WithoutValues(TorchFunctionMode):
+    """An error where a trace would keep a value, or a count, of one step as that of all.
+
+    Args:
+        tensors: Those that change from step to step, with all that is made of them.
+    """
+
+    asks = {torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__}
+    counts = {
+        *(torch.nonzero, torch.argwhere, torch.masked_select),
+        *(torch.Tensor.nonzero, torch.Tensor.argwhere, torch.Tensor.masked_select),
+    }
+
+    def __init__(self, tensors):
+        super().__init__()
+        self.changing = weakref.WeakValueDictionary({id(x): x for x in tensors})
+
+    def __torch_function__(self, function, types, arguments=(), keywords=None):
+        keywords = keywords or {}
+        given = [x for x in tree.flatten((arguments, keywords)) if torch.is_tensor(x)]
+        changes = any(self.changing.get(id(x)) is x for x in given)
+        counts = function in self.counts or (
+            function is torch.Tensor.__getitem__ and any(x.dtype == torch.bool for x in given[1:])
+        )
+        if changes and (counts or function in self.asks):
+            raise NotImplementedError("A value is asked for where there is none yet")
+        result = function(*arguments, **keywords)
+        if changes:
+            made = [x for x in tree.flatten(result) if torch.is_tensor(x)]
+            # What ends so writes into its first argument.
+            written = given[:1] if function.__name__.endswith("_") else []
+            self.changing.update((id(x), x) for x in (*made, *written))
+        return result
 
 
 def _overwrite_the_carry(graph, count):

@@ -205,6 +205,28 @@ def test_a_trace_sees_other_weights(backend, monkeypatch):
     assert gpt.generate([1, 2, 3], return_dict=True)["scores"] == before
 
 
+@pytest.mark.parametrize("ask", ["item", "tolist", "numpy", "mask", "nonzero"])
+def test_a_rule_that_asks_for_values_is_run_at_each_step(gpt, backend, monkeypatch, ask):
+    if backend != "torch":
+        return  # the others have no values to give
+    from keras_tx.kernels import torch as torch_kernels
+
+    how_long = {
+        "item": lambda tokens: (tokens[0] >= 0).sum().item(),
+        "tolist": lambda tokens: sum(token >= 0 for token in tokens[0].tolist()),
+        "numpy": lambda tokens: int((ops.convert_to_numpy(tokens[0]) >= 0).sum()),
+        "mask": lambda tokens: len(tokens[0][tokens[0] >= 0]),
+        "nonzero": lambda tokens: len((tokens[0] >= 0).nonzero()),
+    }[ask]
+
+    def count(logits, tokens, step):
+        return ops.where(ops.equal(ops.arange(logits.shape[-1]), how_long(tokens)), 99.0, logits)
+
+    monkeypatch.setattr(torch_kernels, "EAGER_STEPS", 0)
+    rows = gpt.generate([[0, 0]], strategy=ktx.decoding.Greedy(rules=[count]), max_new_tokens=6)
+    assert rows == [[2, 3, 4, 5, 6, 7]]
+
+
 def test_one_trace_serves_a_bucket(backend):
     if backend == "torch":
         return  # PyTorch runs eagerly: it traces nothing
