@@ -4,8 +4,10 @@ import keras
 from keras import ops, tree
 
 from keras_tx.decoding import options
+from keras_tx.decoding.options import LARGEST_FLOAT
 from keras_tx.decoding.progress import advance, read_state
 from keras_tx.decoding.strategy import Strategy
+from keras_tx.integers import positive_integer
 
 NEVER = float("-inf")
 
@@ -78,15 +80,13 @@ class Beam(Strategy):
     ):
         self._store(locals())
 
-        for name, most in (("width", None), ("num_results", width)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"`{name}` must be a positive integer. Received: {value!r}")
-            if most is not None and value > most:
-                raise ValueError(
-                    f"`{name}` may be at most the width, {most}. Received: {value}. Ask for a "
-                    "wider beam."
-                )
+        for name in self.static:
+            setattr(self, name, positive_integer(name, getattr(self, name)))
+        if self.num_results > self.width:
+            raise ValueError(
+                f"`num_results` may be at most the width, {self.width}. "
+                f"Received: {self.num_results}. Ask for a wider beam."
+            )
 
     def begin(self, decoder, request):
         logits, state = decoder.start(request.inputs, request.max_new_tokens)
@@ -140,7 +140,8 @@ class Beam(Strategy):
             vocabulary = log_p.shape[-1]
             sums = progress["sums"][:, :, None] + ops.reshape(log_p, (batch, width, vocabulary))
             # Twice as many as go on: at most one continuation of each beam ends.
-            sums, best = ops.top_k(ops.reshape(sums, (batch, width * vocabulary)), 2 * width)
+            count = width * min(2, vocabulary)
+            sums, best = ops.top_k(ops.reshape(sums, (batch, width * vocabulary)), count)
             parents, token = best // vocabulary, ops.cast(best % vocabulary, "int32")
             parents = ops.cast(parents, "int32")  # (B, 2W)
             tokens = ops.where(
@@ -160,7 +161,7 @@ class Beam(Strategy):
                         request.pad_token_id,
                         tokens,
                     ),
-                    "scores": sums / _power(index + 1, penalty),
+                    "scores": _worth(sums, index + 1, penalty),
                     "lengths": index + 1 - ops.cast(is_end, "int32"),
                     "read": tree.map_structure(
                         lambda x: _pick(x, parents), self._read(decoder, progress["state"], batch)
@@ -173,7 +174,7 @@ class Beam(Strategy):
             token, parents, tokens = (_pick(x, best) for x in (token, parents, tokens))
             worst = ops.min(ended["scores"], axis=1, keepdims=True)
             hope = ops.logical_and(
-                sums[:, :1] / _power(index + 1, penalty) > worst,
+                _worth(sums[:, :1], index + 1, penalty) > worst,
                 ops.logical_not(ops.logical_and(stops_early, worst > NEVER)),
             )
             done = ops.logical_or(done, ops.logical_not(hope[:, 0]))
@@ -199,7 +200,7 @@ class Beam(Strategy):
 
     def _keep(self, ended, new, ends, done):
         """The best `width` texts of those kept and of the new ones that end, best first."""
-        among_best = ops.arange(2 * self.width, dtype="int32")[None, :] < self.width
+        among_best = ops.arange(ends.shape[1], dtype="int32")[None, :] < self.width
         takes_part = ops.logical_and(
             ops.logical_and(ends, among_best), ops.logical_not(done)[:, None]
         )
@@ -240,5 +241,7 @@ def _pick(x, indices):
     return ops.take_along_axis(x, ops.broadcast_to(indices, shape), axis=1)
 
 
-def _power(length, exponent):
-    return ops.power(ops.cast(length, "float32"), exponent)
+def _worth(sums, length, penalty):
+    """What texts are worth, finite for all that exist, whatever the penalty."""
+    worth = sums / ops.power(ops.cast(length, "float32"), penalty)
+    return ops.where(sums > NEVER, ops.clip(worth, -LARGEST_FLOAT, LARGEST_FLOAT), NEVER)

@@ -13,11 +13,14 @@ from keras import ops
 
 from keras_tx import kernels
 from keras_tx.decoding.buckets import bucket
+from keras_tx.integers import is_integer
 from keras_tx.ops import sampling_rules
 
 NOBODY = -1  # no token
 LARGEST = 2**31 - 1
 LARGEST_FLOAT = float(np.finfo("float32").max)
+# Of penalties: what a long text makes of them, summed up by beams, is finite.
+LEAST, MOST = float(np.float32(1e-20)), float(np.float32(1e20))
 
 
 class Option(NamedTuple):
@@ -37,9 +40,11 @@ class Option(NamedTuple):
 
 
 NUMBERS = {
-    "repetition_penalty": Option(1.0, "a number above 0", lambda x: x > 0),
-    "frequency_penalty": Option(0.0, "a finite number", lambda x: True),
-    "presence_penalty": Option(0.0, "a finite number", lambda x: True),
+    "repetition_penalty": Option(
+        1.0, "a number above 0, from 1e-20 to 1e20", lambda x: LEAST <= x <= MOST
+    ),
+    "frequency_penalty": Option(0.0, "a number from -1e20 to 1e20", lambda x: abs(x) <= MOST),
+    "presence_penalty": Option(0.0, "a number from -1e20 to 1e20", lambda x: abs(x) <= MOST),
     "no_repeat_ngram_size": Option(0, "an integer from 0 up", lambda x: x >= 0, "int32"),
     "min_new_tokens": Option(0, "an integer from 0 up", lambda x: x >= 0, "int32"),
     "temperature": Option(1.0, "a number from 0 up", lambda x: x >= 0),
@@ -169,7 +174,7 @@ def apply_rules(logits, text, step, options, used, end_token_id, rules=()):
         if "forced_tokens" in names:
             result = sampling_rules.force(result, options["forced_tokens"], step)
         for rule in rules:
-            own = ops.cast(rule(result, tokens, step), logits.dtype)
+            own = _checked(rule(result, tokens, step), rule, logits)
             result = _unless_nothing_is_left(own, result)
         return result
 
@@ -198,6 +203,18 @@ def _unless_nothing_is_left(ruled, logits):
     return ops.where(is_left, ruled, logits)
 
 
+def _checked(own, rule, logits):
+    """What a rule of one's own returned, if it is like the logits that it was given."""
+    shape = getattr(own, "shape", ())
+    if len(shape) != 2 or shape[-1] != logits.shape[-1]:
+        received = tuple(shape) if hasattr(own, "shape") else type(own).__name__
+        raise ValueError(
+            f"A rule must return logits of the shape that it is given, {tuple(logits.shape)}. "
+            f"Received of {rule!r}: {received}"
+        )
+    return ops.cast(own, logits.dtype)
+
+
 def _where_used(is_used, rule, logits, value):
     return ops.cond(is_used, lambda: rule(logits, value), lambda: logits)
 
@@ -213,7 +230,7 @@ def _numbers(name, value):
     """A number for all rows, or a list with one for each, checked."""
     if value is None:
         return NUMBERS[name].neutral
-    value = _plain(value)
+    value = plain(value)
     for number in value if isinstance(value, (list, tuple)) else [value]:
         if not _is_right(name, number):
             raise ValueError(
@@ -228,7 +245,7 @@ def _is_right(name, number):
     if option.dtype == "bool" or isinstance(number, (bool, np.bool_)):
         return option.dtype == "bool" and isinstance(number, (bool, np.bool_))
     if option.dtype == "int32":
-        return isinstance(number, (int, np.integer)) and option.holds(number) and number <= LARGEST
+        return is_integer(number) and option.holds(number) and number <= LARGEST
     if not isinstance(number, (int, float, np.integer, np.floating)):
         return False
     # As the program will see it, in float32.
@@ -247,10 +264,10 @@ def _number_array(name, value, rows):
 
 def _lists(name, value, vocabulary_size=None):
     """The ids for all rows, or a list of ids for each; -1 for a place that is free. Checked."""
-    value = [] if value is None else _plain(value)
+    value = [] if value is None else plain(value)
     is_list = isinstance(value, (list, tuple))
-    is_nested = is_list and any(isinstance(_plain(ids), (list, tuple)) for ids in value)
-    lists = [_plain(ids) for ids in value] if is_nested else [value]
+    is_nested = is_list and any(isinstance(ids, (list, tuple)) for ids in value)
+    lists = value if is_nested else [value]
     most = LARGEST if vocabulary_size is None else vocabulary_size - 1
     if not all(isinstance(ids, (list, tuple)) for ids in lists) or not all(
         _is_id(token, most) or (token is None and name == "forced_tokens")
@@ -268,8 +285,7 @@ def _lists(name, value, vocabulary_size=None):
 
 
 def _is_id(token, most):
-    is_integer = isinstance(token, (int, np.integer)) and not isinstance(token, bool)
-    return is_integer and 0 <= token <= most
+    return is_integer(token) and 0 <= token <= most
 
 
 def _token_array(name, value, rows, vocabulary_size):
@@ -286,8 +302,10 @@ def _token_array(name, value, rows, vocabulary_size):
     return ids
 
 
-def _plain(value):
-    """Lists from arrays and tensors."""
+def plain(value):
+    """Numbers and lists from arrays, tensors, and lists of them; all else as it is."""
     if ops.is_tensor(value):
         value = ops.convert_to_numpy(value)
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
     return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value

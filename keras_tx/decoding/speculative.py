@@ -7,6 +7,7 @@ from keras_tx.decoding.greedy import Greedy
 from keras_tx.decoding.progress import advance
 from keras_tx.decoding.sample import Sample
 from keras_tx.decoding.strategy import Strategy
+from keras_tx.integers import positive_integer
 from keras_tx.ops import sampling_rules
 from keras_tx.ops.hashing import uniform
 
@@ -57,17 +58,9 @@ class Speculative(Strategy):
                 '`strategy` must be "greedy", "sample", a `Greedy` or a `Sample`. '
                 f"Received: {strategy!r}"
             )
-        if (
-            isinstance(num_draft_tokens, bool)
-            or not isinstance(num_draft_tokens, int)
-            or num_draft_tokens < 1
-        ):
-            raise ValueError(
-                f"`num_draft_tokens` must be a positive integer. Received: {num_draft_tokens!r}"
-            )
         _check_decoder(draft, ("start", "step", "rewind"), "The draft")
         self.draft = draft
-        self.num_draft_tokens = num_draft_tokens
+        self.num_draft_tokens = positive_integer("num_draft_tokens", num_draft_tokens)
         self.strategy = strategy
 
     def options(self, rows, vocabulary_size=None):

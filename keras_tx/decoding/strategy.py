@@ -31,16 +31,16 @@ class Strategy(Configurable):
         """Keeps the constructor's arguments, `locals()` of it, after a check."""
         names = [name for name in arguments if name not in ("self", "__class__")]
         for name in names:
-            setattr(self, name, arguments[name])
+            setattr(self, name, options.plain(arguments[name]))
         self._option_names = [name for name in names if name not in ("rules", *self.static)]
-        self.rules = tuple(self.rules)
         options.check(self._option_values())
-        for rule in self.rules:
-            if not callable(rule):
-                raise ValueError(
-                    "`rules` must be functions `(logits, tokens, step) -> logits`. "
-                    f"Received: {rule!r}"
-                )
+        rules = self.rules
+        if not isinstance(rules, (list, tuple)) or not all(callable(rule) for rule in rules):
+            raise ValueError(
+                "`rules` must be a list of functions `(logits, tokens, step) -> logits`. "
+                f"Received: {rules!r}"
+            )
+        self.rules = tuple(rules)
 
     def _option_values(self) -> dict:
         return {name: getattr(self, name) for name in self._option_names}
@@ -60,7 +60,8 @@ class Strategy(Configurable):
     @property
     def compiled_in(self) -> tuple:
         """What another program would be needed for; strategies with the same share one."""
-        return (type(self), tuple(self.rules), *[getattr(self, name) for name in self.static])
+        rules = tuple(rule if _is_hashable(rule) else _Itself(rule) for rule in self.rules)
+        return (type(self), rules, *[getattr(self, name) for name in self.static])
 
     def get_config(self):
         config = super().get_config()
@@ -95,3 +96,20 @@ class Strategy(Configurable):
         `scores` (B,) float32; and what the decoder reads from its last state.
         """
         raise NotImplementedError
+
+
+def _is_hashable(rule):
+    return type(rule).__hash__ is not None
+
+
+class _Itself:
+    """Stands for an object that has no hash, and is equal to itself alone."""
+
+    def __init__(self, rule):
+        self.rule = rule
+
+    def __eq__(self, other):
+        return isinstance(other, _Itself) and self.rule is other.rule
+
+    def __hash__(self):
+        return id(self.rule)

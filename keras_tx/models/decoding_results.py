@@ -5,20 +5,24 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from keras_tx.decoding.options import plain
+from keras_tx.integers import is_integer
+
 
 def row_seeds(seed: int | Sequence[int] | None, rows: int) -> np.ndarray:
     """int32 (rows,): those given, `seed + k`, or others at each call."""
     if seed is None:  # `keras.utils.set_random_seed` sets Python's numbers, too
         seed = random.getrandbits(31)
-    if not isinstance(seed, (int, np.integer)) or isinstance(seed, bool):
-        seeds = np.asarray(seed)
-        if seeds.shape != (rows,) or seeds.dtype.kind not in "iu":
-            raise ValueError(
-                f"`seed` must be an integer, or one for each of the {rows} prompts. "
-                f"Received: {seed!r}"
-            )
-        return seeds.astype("int64").astype("int32")
-    return (int(seed) + np.arange(rows)).astype("int64").astype("int32")
+    seeds = plain(seed)
+    if is_integer(seeds):
+        seeds = [seeds + row for row in range(rows)]
+    is_list = isinstance(seeds, (list, tuple)) and len(seeds) == rows
+    if not is_list or not all(is_integer(number) for number in seeds):
+        raise ValueError(
+            f"`seed` must be an integer, or one for each of the {rows} prompts. Received: {seed!r}"
+        )
+    # Of a larger number the lowest bits.
+    return np.array([int(number) % 2**32 for number in seeds], "uint32").astype("int32")
 
 
 def lists(token_ids, lengths) -> list:

@@ -61,7 +61,7 @@ class DecodingRun:
     """
 
     def __init__(self, model, strategy, rows, limits, seeds, options):
-        self.num_rows, self.longest_prompt = len(rows), max(1, *map(len, rows), 1)
+        self.num_rows, self.longest_prompt = len(rows), max(1, *map(len, rows))
         lengths = np.array([len(row) for row in rows], "int32")
         self.max_new_tokens = bucket(int(limits.max()))
         batch, length = bucket(len(rows), 1), bucket(int(lengths.max()))

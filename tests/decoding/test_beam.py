@@ -89,6 +89,16 @@ def test_texts_that_do_not_exist(table):
     assert (found["token_ids"][:6, VOCABULARY:] == 7).all()
 
 
+def test_a_text_exists_whatever_the_penalty_and_the_vocabulary(table):
+    for penalty in (-1e30, 1e30):
+        found = found_by(decoding.Beam(2, length_penalty=penalty), table)
+        assert np.isfinite(found["scores"]).all()
+    decoder = Table(np.zeros((1, LIMIT, 1, 1), "float32"))
+    found = search(decoder, decoding.Beam(3, num_results=3), 1, LIMIT)
+    assert found["token_ids"][0, 0].tolist() == [0] * LIMIT
+    assert found["scores"].tolist() == [[0, -np.inf, -np.inf]]
+
+
 @pytest.mark.parametrize(
     "arguments, message",
     [

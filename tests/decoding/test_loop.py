@@ -91,6 +91,26 @@ def test_strategies_by_name_and_by_configuration():
         decoding.get("best")
 
 
+def test_arrays_and_numpy_numbers_are_plain_in_a_configuration():
+    for strategy, same in (
+        (decoding.Sample(np.array([0.5, 2.0])), decoding.Sample([0.5, 2.0])),
+        (decoding.Sample(top_k=ops.convert_to_tensor([1, 2])), decoding.Sample(top_k=[1, 2])),
+        (
+            decoding.Greedy(banned_tokens=[np.array([1]), ()]),
+            decoding.Greedy(banned_tokens=[[1], []]),
+        ),
+        (decoding.Beam(np.int64(3), num_results=np.int8(2)), decoding.Beam(3, num_results=2)),
+    ):
+        assert repr(strategy) == repr(same) and strategy.get_config() == same.get_config()
+        assert strategy.compiled_in == same.compiled_in
+
+
+@pytest.mark.parametrize("rules", [None, len, "ab", [len, 3]])
+def test_rules_that_are_no_list_of_functions(rules):
+    with pytest.raises(ValueError, match="`rules` must be a list of functions"):
+        decoding.Greedy(rules=rules)
+
+
 def test_buckets():
     assert [bucket(n) for n in (0, 1, 8, 9, 16, 17, 1000)] == [8, 8, 8, 16, 16, 32, 1024]
     assert [bucket(n, 1) for n in (1, 2, 3, 5)] == [1, 2, 4, 8]

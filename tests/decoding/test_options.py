@@ -168,6 +168,29 @@ def test_rules_of_ones_own_come_last():
     np.testing.assert_array_equal(found, [LOGITS] * 2)
 
 
+@pytest.mark.parametrize(
+    ("rule", "received"),
+    [
+        (lambda logits, tokens, step: logits[:, 1:], r"\(\d, 12\)"),
+        (lambda logits, tokens, step: logits[0], r"\(13,\)"),
+        (lambda logits, tokens, step: None, "NoneType"),
+    ],
+)
+def test_a_rule_that_returns_no_logits(rule, received):
+    logits, zeros = ops.convert_to_tensor(LOGITS[None]), ops.zeros((1, 1), "int32")
+    with pytest.raises(ValueError, match=rf"the shape that it is given, .*: {received}"):
+        options.apply_rules(logits, lambda: zeros, zeros[0], {}, {}, END, [rule])
+
+
+def test_the_largest_penalties_leave_numbers(program):
+    for name, values in (
+        ("repetition_penalty", [1e-20, 1e20]),
+        ("frequency_penalty", [-1e20, 1e20]),
+        ("presence_penalty", [-1e20, 1e20]),
+    ):
+        assert np.isfinite(program({**NEUTRAL, name: values}, 2)).all()
+
+
 def test_what_is_missing_does_nothing_and_no_end_is_held_back():
     found = Program(end_token_id=None)({"min_new_tokens": 9, "top_k": 1}, 2)
     np.testing.assert_array_equal(found, [left(12)] * 2)
@@ -240,7 +263,10 @@ def test_arrays():
         ("min_p", -0.1, "`min_p` must be a number from 0 to 1"),
         ("typical_p", 0, "`typical_p` must be a number above 0, up to 1"),
         ("repetition_penalty", 0, "`repetition_penalty` must be a number above 0"),
-        ("repetition_penalty", 1e-50, "`repetition_penalty` must be a number above 0"),
+        ("repetition_penalty", 1e-38, "`repetition_penalty` must be a number above 0"),
+        ("repetition_penalty", 1e38, "`repetition_penalty` must be .* from 1e-20 to 1e20"),
+        ("frequency_penalty", -1e38, "`frequency_penalty` must be a number from -1e20 to 1e20"),
+        ("presence_penalty", 1e38, "`presence_penalty` must be a number from -1e20 to 1e20"),
         ("early_stopping", 1, "`early_stopping` must be True or False"),
         ("banned_tokens", 3, "`banned_tokens` must be a list of ids from 0 up, or a list of such"),
         ("banned_tokens", [None], "Received: \\[None\\]"),

@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "serving": MODELS_AND_BELOW | {"export"},
 }
 # Below everything: anybody may import them, they import nothing of the package.
-ANYWHERE = ("keras_tx.version", "keras_tx.configurable")
+ANYWHERE = ("keras_tx.version", "keras_tx.configurable", "keras_tx.integers")
 # (module, subpackage above it): why. Only inside a function.
 UPWARD = {
     ("keras_tx.models.model", "export"): "Model.export writes what publish writes.",
