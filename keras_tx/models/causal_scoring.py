@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_tx.data import tokenizers
 from keras_tx.decoding.buckets import bucket
+from keras_tx.integers import is_integer
 from keras_tx.models.text_scoring import TextScoring, padded
 
 
@@ -46,7 +47,7 @@ class CausalScoring(TextScoring):
         window = self.max_sequence_length
         if stride is None:
             stride = max(1, window // 2)
-        if isinstance(stride, bool) or not isinstance(stride, int) or not 1 <= stride < window:
+        if not is_integer(stride) or not 1 <= stride < window:
             raise ValueError(
                 f"`stride` must be from 1 to {window - 1}, below max_sequence_length={window}. "
                 f"Received: {stride!r}"

@@ -76,8 +76,6 @@ def read_prompts(
 
 def _as_lists(prompts):
     """Arrays, tensors of any library, ragged tensors, iterators and data sets as plain lists."""
-    if isinstance(prompts, bytes):
-        return prompts.decode("utf-8", "replace")
     if hasattr(prompts, "as_numpy_iterator"):  # a data set, of batches or of single prompts
         return [row for item in prompts.as_numpy_iterator() for row in _rows_of(item)]
     if hasattr(prompts, "__next__"):
@@ -88,9 +86,16 @@ def _as_lists(prompts):
         prompts = ops.convert_to_numpy(prompts)
     if hasattr(prompts, "__array__"):
         prompts = np.asarray(prompts).tolist()
-    if isinstance(prompts, (list, tuple)) and any(isinstance(item, bytes) for item in prompts):
-        return [_as_lists(item) if isinstance(item, bytes) else item for item in prompts]
+    if isinstance(prompts, bytes):
+        return prompts.decode("utf-8", "replace")
+    if isinstance(prompts, (list, tuple)):
+        return [_as_lists(item) if _is_no_list(item) else item for item in prompts]
     return prompts
+
+
+def _is_no_list(item):
+    """Whether one of several prompts, or ids, is an array, a tensor or bytes."""
+    return isinstance(item, bytes) or hasattr(item, "__array__") or ops.is_tensor(item)
 
 
 def _rows_of(item):
@@ -101,6 +106,11 @@ def _rows_of(item):
             f"{type(item).__name__}: take what is the prompt out of them with `map`."
         )
     item = _as_lists(item)
+    if not isinstance(item, (str, list)):
+        raise ValueError(
+            "A data set of prompts must hold a text, or a row of ids, in each element, or batches "
+            f"of them. Received: {item!r}"
+        )
     single = isinstance(item, str) or all(_kind(part) == "id" for part in item)
     return [item] if single else item
 

@@ -1,3 +1,8 @@
+def settled(text: str) -> str:
+    """What no later token changes: the bytes of half a character are no text yet."""
+    return text.rstrip("\ufffd")
+
+
 class StopTexts:
     """Texts that end an answer, wherever the tokens that hold them begin and end.
 
@@ -34,7 +39,7 @@ class StopTexts:
         too_few, enough = 0, len(ids)
         while enough - too_few > 1:
             middle = (too_few + enough) // 2
-            if self.are_in(decode([ids[:middle]])[0]):
+            if self.are_in(settled(decode([ids[:middle]])[0])):
                 enough = middle
             else:
                 too_few = middle

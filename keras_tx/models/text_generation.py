@@ -8,11 +8,13 @@ from keras import ops
 
 from keras_tx import decoding
 from keras_tx.data import tokenizers
+from keras_tx.integers import positive_integer
 from keras_tx.models.decoding_results import cut, joined, lists, row_seeds
 from keras_tx.models.decoding_run import CompiledLoop, DecodingRun
 from keras_tx.models.model import real_tokens
+from keras_tx.models.programs import program
 from keras_tx.models.prompts import read_prompts
-from keras_tx.models.stop_texts import StopTexts
+from keras_tx.models.stop_texts import StopTexts, settled
 
 
 class TextGeneration:
@@ -74,8 +76,7 @@ class TextGeneration:
                 the strategy has numbers for other rows.
         """
         prompts, strategy, stops = self._read_request(prompts, strategy, stop)
-        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-            raise ValueError(f"`batch_size` must be a positive integer. Received: {batch_size!r}")
+        batch_size = positive_integer("batch_size", batch_size)
         runs = self._runs(prompts, strategy, max_new_tokens, seed, batch_size)
         if verbose == "auto":
             verbose = int(len(runs) > 1)
@@ -144,8 +145,8 @@ class TextGeneration:
         texts = []
         for text, ended in zip(self._texts(rows), done, strict=True):
             text = stops.cut(text)
-            if not ended:  # the bytes of half a character are no text
-                text = stops.without_a_beginning(text.rstrip("\ufffd"))
+            if not ended:
+                text = stops.without_a_beginning(settled(text))
             texts.append(text)
         return texts
 
@@ -158,6 +159,7 @@ class TextGeneration:
                 rows[row] = rows[row][:count]
             if stops:
                 for row, text in enumerate(self._texts(rows)):
+                    text = text if seen["done"][row] else settled(text)
                     if row not in fewest and stops.are_in(text):
                         fewest[row] = stops.fewest(rows[row], self._texts)
                         rows[row] = rows[row][: fewest[row]]
@@ -214,12 +216,8 @@ class TextGeneration:
 
     def _limits(self, rows, max_new_tokens):
         """The most tokens that each row may get."""
-        if max_new_tokens is not None and (
-            isinstance(max_new_tokens, bool)
-            or not isinstance(max_new_tokens, (int, np.integer))
-            or max_new_tokens < 1
-        ):
-            raise ValueError(f"`max_new_tokens` must be at least 1. Received: {max_new_tokens!r}")
+        if max_new_tokens is not None:
+            max_new_tokens = positive_integer("max_new_tokens", max_new_tokens)
         lengths = np.array([len(row) for row in rows], "int32")
         room = self.room(lengths)
         if room.min() < 1:
@@ -233,11 +231,9 @@ class TextGeneration:
 
     def compiled_loop(self, strategy, max_new_tokens: int) -> CompiledLoop:
         """The compiled loop of a strategy for a length of the result; made once."""
-        loops = self.__dict__.setdefault("_compiled_loops", {})
-        key = (strategy.compiled_in, max_new_tokens, len(self.variables), self.jit_compile)
-        if key not in loops:
-            loops[key] = CompiledLoop(self, strategy, max_new_tokens)
-        return loops[key]
+        others = tuple(map(id, strategy.variables))
+        key = (CompiledLoop, strategy.compiled_in, others, max_new_tokens, self.jit_compile)
+        return program(self, key, lambda: CompiledLoop(self, strategy, max_new_tokens))
 
     def request(
         self, token_ids, lengths, limits, seeds, options, max_new_tokens: int, inputs=None

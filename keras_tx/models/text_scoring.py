@@ -10,6 +10,8 @@ from keras import ops
 
 from keras_tx import kernels
 from keras_tx.decoding.buckets import bucket
+from keras_tx.integers import positive_integer
+from keras_tx.models.programs import program
 from keras_tx.models.prompts import Prompts, read_prompts
 from keras_tx.ops.chunked_likelihood import chunked_log_likelihood
 
@@ -132,7 +134,8 @@ class TextScoring:
             raise ValueError(
                 f"`prompt` must be one text, or one list of ids. Received: {len(prompt.rows)}"
             )
-        choices = choices if isinstance(choices, str) else list(choices)
+        if hasattr(choices, "__iter__") and not isinstance(choices, (str, bytes)):
+            choices = list(choices)  # they are read and given back
         read = self._read_scored(choices, is_continuation=True, name="choices")
         if read.is_single:
             raise ValueError(
@@ -147,10 +150,11 @@ class TextScoring:
         pairs = self._paired(prompts, read)
         if not all(targets for _, targets in pairs):
             raise ValueError("Each of the `choices` must have a token. Received an empty one")
-        scores = [
-            float(row.sum(dtype="float64") / len(row) ** length_penalty)
-            for row in self._log_likelihoods(pairs, batch_size, 0)
-        ]
+        with np.errstate(over="ignore"):  # a penalty may leave nothing of a score
+            scores = [
+                float(row.sum(dtype="float64") / np.float64(len(row)) ** length_penalty)
+                for row in self._log_likelihoods(pairs, batch_size, 0)
+            ]
         order = sorted(range(len(scores)), key=lambda place: -scores[place])
         return [(choices[place], scores[place]) for place in order]
 
@@ -182,8 +186,7 @@ class TextScoring:
 
     def _log_likelihoods(self, pairs, batch_size, verbose):
         """A float32 array for the targets of each (context, targets)."""
-        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-            raise ValueError(f"`batch_size` must be a positive integer. Received: {batch_size!r}")
+        batch_size = positive_integer("batch_size", batch_size)
         found = [np.zeros(0, "float32") for _ in pairs]
         # Rows of like lengths together: less padding, fewer buckets.
         order = sorted(
@@ -208,28 +211,24 @@ class TextScoring:
         arrays = self._scoring_arrays(filled, length)
         arrays["targets"] = padded([targets for _, targets in filled], length, 0)
         arrays = {name: ops.convert_to_tensor(x) for name, x in arrays.items()}
-        found = ops.convert_to_numpy(self._compiled_scoring(arrays)(arrays))
+        found = ops.convert_to_numpy(self._compiled_scoring()(arrays))
         return [row[: len(targets)].copy() for row, (_, targets) in zip(found, pairs, strict=False)]
 
-    def _compiled_scoring(self, arrays):
-        """What scores arrays of these shapes, made once."""
-        made = self.__dict__.setdefault("_compiled_scorings", {})
-        key = (len(self.variables), *(tuple(x.shape) for x in arrays.values()))
-        if key not in made:
+    def _compiled_scoring(self):
+        """What scores arrays, made once."""
 
-            def score(arrays):
-                states, targets = self._scored_states(arrays), arrays["targets"]
-                rows = math.prod(targets.shape)  # a power of two, as the chunk is
-                found = chunked_log_likelihood(
-                    ops.reshape(states, (rows, states.shape[-1])),
-                    ops.reshape(targets, (rows,)),
-                    lambda states: self._logits(states[None])[0],
-                    2 ** int(math.log2(max(1, CHUNK // self.output_vocabulary_size))),
-                )
-                return ops.reshape(found, targets.shape)
+        def score(arrays):
+            states, targets = self._scored_states(arrays), arrays["targets"]
+            rows = math.prod(targets.shape)  # a power of two, as the chunk is
+            found = chunked_log_likelihood(
+                ops.reshape(states, (rows, states.shape[-1])),
+                ops.reshape(targets, (rows,)),
+                lambda states: self._logits(states[None])[0],
+                2 ** int(math.log2(max(1, CHUNK // self.output_vocabulary_size))),
+            )
+            return ops.reshape(found, targets.shape)
 
-            made[key] = kernels.compiled(score, self.variables)
-        return made[key]
+        return program(self, "score", lambda: kernels.compiled(score, self.variables))
 
 
 def padded(rows, length: int, pad_token_id: int):

@@ -180,7 +180,7 @@ def test_a_traced_step_is_the_step(variant, backend, monkeypatch):
         traced = gpt.generate(prompts, return_dict=True)
         with monkeypatch.context() as patch:
             patch.setattr(torch_kernels, "EAGER_STEPS", 99)
-            gpt.__dict__.pop("_compiled_loops")
+            gpt.__dict__.pop("_programs")
             return traced, gpt.generate(prompts, return_dict=True)
 
     monkeypatch.setattr(torch_kernels, "EAGER_STEPS", 0)
@@ -257,8 +257,8 @@ def test_one_trace_serves_a_bucket(backend):
         ([[1, 2.0]], {}, "must hold integers alone. Received: .1, 2.0."),
         (7, {}, "must be text, a list of texts, ids.*Received: int"),
         ("fox", {}, "has no tokenizer: give ids, or build the model with `tokenizer=`"),
-        ([1], {"max_new_tokens": 0}, "must be at least 1. Received: 0"),
-        ([1], {"max_new_tokens": 2.5}, "must be at least 1. Received: 2.5"),
+        ([1], {"max_new_tokens": 0}, "`max_new_tokens` must be a positive integer. Received: 0"),
+        ([1], {"max_new_tokens": 2.5}, "must be a positive integer. Received: 2.5"),
         ([1], {"stop": "x"}, "`stop` is text"),
         ([1], {"strategy": "best"}, "`strategy` must be"),
     ],

@@ -8,6 +8,7 @@ from keras import ops
 
 import keras_tx as ktx
 from keras_tx.decoding import Beam, Greedy, Sample, Speculative
+from keras_tx.models import programs
 from tests.models import tools
 
 PROMPTS = [[], [5], [1, 2, 3, 4, 5, 6, 7], [12, 0, 12], [9] * 11]
@@ -27,6 +28,13 @@ def test_a_drawn_row_is_the_same_alone(gpt):
     assert together[:4] == gpt.generate(PROMPTS[:4], seed=7, batch_size=2, verbose=0, **arguments)
     others = gpt.generate(PROMPTS[:4], seed=8, **arguments)
     assert others != together[:4]
+
+
+def test_seeds_of_any_size_and_kind(gpt):
+    arguments = {"strategy": Sample(1.5), "max_new_tokens": 6}
+    expected = gpt.generate(PROMPTS[:2], seed=[3, 4], **arguments)
+    for seed in (2**80 + 3, 3 - 2**64, np.uint64(2**63 + 3), np.array(3), [2**70 + 3, np.int8(4)]):
+        assert gpt.generate(PROMPTS[:2], seed=seed, **arguments) == expected
 
 
 def test_without_a_seed_the_draws_differ_and_follow_the_global_one(gpt):
@@ -76,6 +84,44 @@ def test_one_trace_serves_all_parameters(backend):
     for strategy in (Beam(3), Beam(3, length_penalty=0.5, early_stopping=True, min_new_tokens=2)):
         gpt.generate([[4, 5], [6]], strategy=strategy, max_new_tokens=6)
     assert len(count) == 2
+
+
+class Only:
+    """A rule that has no hash, and says that it equals all others."""
+
+    def __init__(self, token):
+        self.token = token
+
+    def __eq__(self, other):
+        return True
+
+    def __call__(self, logits, tokens, step):
+        return ops.where(ops.equal(ops.arange(logits.shape[-1]), self.token), logits, -np.inf)
+
+
+def test_a_rule_without_a_hash_is_none_but_itself(gpt):
+    rules = [Only(3), Only(4), Only(3)]
+    found = [gpt.generate([1], strategy=Greedy(rules=[r]), max_new_tokens=2) for r in rules]
+    assert found == [[3, 3], [4, 4], [3, 3]]
+
+
+def test_programs_are_forgotten(monkeypatch):
+    gpt = tools.make_gpt(num_layers=1)
+    monkeypatch.setattr(programs, "MOST", 3)
+    made = []
+
+    def made_for(*keys):
+        made.clear()
+        for key in keys:
+            programs.program(gpt, key, lambda key=key: made.append(key))
+        return made
+
+    assert made_for(1, 2, 3, 1, 4) == [1, 2, 3, 4]
+    assert made_for(1, 3, 4) == [] and made_for(2) == [2]  # which was not used for longest
+    gpt.set_weights([2 * weight for weight in gpt.get_weights()])
+    assert made_for(2) == []
+    gpt.quantize("int8")
+    assert made_for(2) == [2]
 
 
 def test_a_draft_changes_no_greedy_text(gpt):
@@ -139,6 +185,12 @@ def test_prompts_in_all_forms(gpt):
     assert same(tf.data.Dataset.from_tensor_slices(tf.ragged.constant(rows)))
     assert same(tf.data.Dataset.from_tensor_slices(tf.ragged.constant(rows)).batch(2))
     assert same(iter(rows)) and same(np.array(row) for row in rows)
+    assert same([ops.convert_to_tensor(row) for row in rows])
+    assert same([[np.int64(token) for token in row] for row in rows])
+    tokens = [ops.convert_to_tensor(token) for token in rows[0]]
+    assert gpt.generate(tokens, max_new_tokens=4) == expected[0]
+    with pytest.raises(ValueError, match="a row of ids, in each element.*Received: 1"):
+        gpt.generate(tf.data.Dataset.from_tensor_slices([1, 2]))
     padded = np.array([[1, 2, 3], [4, 4, 4]])
     assert gpt.generate(tf.data.Dataset.from_tensor_slices(padded), max_new_tokens=4) == (
         gpt.generate(padded, max_new_tokens=4)
@@ -164,10 +216,11 @@ def test_texts_in_all_forms():
         ({"seed": [1, 2]}, "`seed` must be an integer, or one for each of the 5 prompts"),
         ({"seed": 1.5}, "`seed` must be an integer"),
         ({"seed": True}, "`seed` must be an integer"),
+        ({"seed": [[1], [1, 2]]}, "`seed` must be an integer"),
         ({"batch_size": 0}, "`batch_size` must be a positive integer. Received: 0"),
         ({"strategy": Sample([1.0, 2.0])}, "one for each of the 5"),
         ({"strategy": Greedy(banned_tokens=[13])}, "ids from 0 to 12"),
-        ({"max_new_tokens": True}, "must be at least 1. Received: True"),
+        ({"max_new_tokens": True}, "must be a positive integer. Received: True"),
     ],
 )
 def test_errors(gpt, arguments, message):

@@ -4,6 +4,7 @@ import functools
 
 import numpy as np
 import pytest
+from keras import ops
 
 import keras_tx as ktx
 from keras_tx import layers, weights
@@ -227,6 +228,8 @@ def test_choices_are_ranked(gpt, translator):
         tools.assert_close([score for _, score in found], sorted(scores, reverse=True))
     assert gpt.rank([], [[4], [5]])[0][1] == max(gpt.score([[], []], [[4], [5]]))[0]
     assert gpt.rank([1], []) == []
+    assert [score for _, score in gpt.rank([1], [[4, 5], [6, 7]], length_penalty=1e300)] == [0, 0]
+    assert len(gpt.rank([1], (ops.convert_to_tensor([token]) for token in (4, 5)))) == 2
     (best, score), (_, other) = translator.rank([5, 6], [[4, 4], [3]])
     tools.assert_close(score, translator.score([5, 6], best).sum())
     assert score > other
@@ -314,6 +317,8 @@ def test_progress_is_shown_for_many_batches(gpt, capsys):
         (lambda g: g.rank([[1], [2]], [[1]]), "`prompt` must be one text, or one list of ids"),
         (lambda g: g.rank([1], [1, 2]), "`choices` must be a list"),
         (lambda g: g.rank([1], [[1], []]), "must have a token"),
+        (lambda g: g.rank([1], 5), "`choices` must be text, a list.*Received: int"),
+        (lambda g: g.rank([1], None), "`choices` must be text, a list.*Received: NoneType"),
         (lambda g: g.rank([1], [[1]], length_penalty="x"), "`length_penalty` must be a number"),
         (lambda g: g.perplexity([1, 2], stride=0), "`stride` must be from 1 to 16"),
         (lambda g: g.perplexity([1, 2], stride=17), "`stride` must be from 1 to 16"),
