@@ -116,7 +116,7 @@ class Beam(Strategy):
     def advance(self, decoder, request, progress, until):
         used = options.in_use(request.options)
 
-        def extend(request, used, progress):
+        def one_step(request, used, progress):
             limits = ops.cast(request.limits, "int32")[:, None]
             places = ops.arange(request.max_new_tokens, dtype="int32")
             penalty = ops.cast(request.options["length_penalty"], "float32")[:, None]
@@ -196,7 +196,7 @@ class Beam(Strategy):
                 "state": state,
             }
 
-        return advance(extend, request, progress, used, until)
+        return advance(one_step, request, progress, used, until)
 
     def _keep(self, ended, new, ends, done):
         """The best `width` texts of those kept and of the new ones that end, best first."""

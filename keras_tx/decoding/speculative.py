@@ -112,7 +112,7 @@ class Speculative(Strategy):
     def advance(self, decoder, request, progress, until):
         count, used = self.num_draft_tokens, options.in_use(request.options)
 
-        def extend(request, used, progress):
+        def one_step(request, used, progress):
             last, done = progress["last"], progress["done"]
             guesses, q, draft_state = self._guess(request, used, progress)
             read = ops.concatenate([last[:, None], guesses], axis=1)  # (B, M+1)
@@ -150,7 +150,7 @@ class Speculative(Strategy):
                 "draft_state": self.draft.rewind(draft_state, back),
             }
 
-        return advance(extend, request, progress, used, until)
+        return advance(one_step, request, progress, used, until)
 
     def result(self, decoder, request, progress):
         return {
@@ -249,9 +249,8 @@ class Speculative(Strategy):
         if request.end_token_id is not None:
             is_end = ops.logical_and(ops.equal(new, request.end_token_id), order < kept[:, None])
             end = ops.min(ops.where(is_end, order, new.shape[1]), axis=1)
-            has_end = ops.any(is_end, axis=1)
             kept, scored = ops.minimum(kept, end), ops.minimum(scored, end + 1)
-            done = ops.logical_or(ops.logical_and(done, ops.logical_not(has_end)), has_end)
+            done = ops.logical_or(done, ops.any(is_end, axis=1))
         after = ops.arange(request.max_new_tokens, dtype="int32")[None, :] - lengths[:, None]
         source = ops.clip(after, 0, new.shape[1] - 1)
         log_p = _at(ops.log_softmax(ops.cast(logits, "float32"), axis=-1), new)

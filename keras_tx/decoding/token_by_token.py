@@ -29,7 +29,7 @@ class TokenByToken(Strategy):
     def advance(self, decoder, request, progress, until):
         used = options.in_use(request.options)
 
-        def extend(request, used, progress):
+        def one_step(request, used, progress):
             index, done = progress["index"], progress["done"]
             places = ops.arange(request.max_new_tokens, dtype="int32")[None, :]
             logits = ops.cast(progress["logits"], "float32")
@@ -64,7 +64,7 @@ class TokenByToken(Strategy):
                 "state": state,
             }
 
-        return advance(extend, request, progress, used, until)
+        return advance(one_step, request, progress, used, until)
 
     def result(self, decoder, request, progress):
         """As for every strategy; `scores` sum the log-probabilities that the model gave the chosen
