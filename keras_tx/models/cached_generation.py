@@ -18,7 +18,9 @@ class CachedGeneration(TextGeneration):
     - `pad_token_id`, `start_token_id`, `end_token_id`, `cache_dtype`.
     """
 
-    prefill_chunk = 512  # of a longer prompt so many tokens are read at once
+    # Of a longer prompt so many tokens are read at once. Of 4096 tokens (4 layers, 256 features)
+    # chunks of 1024 took 0 to 7% more time than all at once under XLA, of 128 90%.
+    prefill_chunk = 1024
 
     def start(self, inputs, max_new_tokens: int, slack: int = 0):
         """Reads right-padded prompts into new caches.
@@ -68,7 +70,8 @@ class CachedGeneration(TextGeneration):
         """What is left of the prompts after `start` tokens; the end of each row is its `last`."""
         length, chunk = ops.shape(token_ids)[1], self.prefill_chunk
 
-        def read(start, last, state):
+        def read(carry, given):
+            (start, last, state), (token_ids, lengths) = carry, given
             here = ops.reshape(start, (1,))
             tokens = ops.take(token_ids, start + ops.arange(chunk, dtype="int32"), axis=1)
             count = ops.clip(lengths - start, 0, chunk)
@@ -78,7 +81,9 @@ class CachedGeneration(TextGeneration):
             return start + chunk, ops.where((count > 0)[:, None, None], found, last), state
 
         first = (ops.cast(start, "int32"), last, state)
-        return ops.while_loop(lambda start, *_: start < length, read, first)[1:]
+        return kernels.repeat_while(
+            lambda carry: carry[0] < length, read, first, (token_ids, lengths)
+        )[1:]
 
     def step(self, tokens, state):
         """Adds one token to each row: tokens (B,) -> logits (B, V) and the state.

@@ -6,6 +6,8 @@ import pytest
 from keras import ops
 
 from keras_tx import kernels, layers
+from keras_tx.ops.attention import choose_path
+from keras_tx.ops.attention_mask import AttentionMask
 from tests.models import cache_table, tools
 
 LENGTHS = np.array([1, 3, 7, 5, 2], "int32")
@@ -69,6 +71,14 @@ RINGS = ["window", "window, global", "window, ALiBi", "window, padding id"]
 @pytest.mark.parametrize("name", RINGS)
 def test_a_prompt_longer_than_a_ring_may_be_read_at_once(name):
     assert cache_table.row(name, chunk=512)[0] <= cache_table.TOLERANCE
+
+
+def test_chunks_may_be_read_in_tiles(monkeypatch):
+    monkeypatch.setattr(kernels, "MANY_SCORES", 32 * cache_table.LENGTH)
+    assert cache_table.row("rotary", chunk=32)[0] <= cache_table.TOLERANCE
+    mask = AttentionMask(causal=True, offset=ops.zeros((1,), "int32"))
+    path = choose_path((5, 2, 32, 4), (5, 2, cache_table.LENGTH, 4), mask)
+    assert path.name in ("tiled", "fused")
 
 
 @pytest.mark.parametrize("name", ["rotary", *RINGS])
