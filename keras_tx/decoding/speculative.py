@@ -130,6 +130,9 @@ class Speculative(Strategy):
             # The first that is not taken, or what stands behind the last.
             is_first = ops.equal(order[None, :], taken[:, None])[..., None]
             rest = ops.sum(ops.where(is_first, ops.maximum(p - q, 0.0), 0.0), axis=1)
+            whole = ops.sum(ops.where(is_first, p, 0.0), axis=1)
+            # Nothing is left of two that are equal but for rounding, or of a draft's NaN.
+            rest = ops.where(ops.any(rest > 0, axis=-1, keepdims=True), rest, whole)
             drawn = _draw(rest, request, progress["lengths"] + taken, DRAWN)
             new = ops.where(
                 order < taken[:, None],

@@ -232,8 +232,11 @@ class TextGeneration:
     def compiled_loop(self, strategy, max_new_tokens: int) -> CompiledLoop:
         """The compiled loop of a strategy for a length of the result; made once."""
         others = tuple(map(id, strategy.variables))
-        key = (CompiledLoop, strategy.compiled_in, others, max_new_tokens, self.jit_compile)
-        return program(self, key, lambda: CompiledLoop(self, strategy, max_new_tokens))
+        ids = (self.start_token_id, self.end_token_id, self.pad_token_id)
+        key = (strategy.compiled_in, others, ids, max_new_tokens, self.jit_compile)
+        return program(
+            self, (CompiledLoop, key), lambda: CompiledLoop(self, strategy, max_new_tokens)
+        )
 
     def request(
         self, token_ids, lengths, limits, seeds, options, max_new_tokens: int, inputs=None

@@ -91,6 +91,13 @@ def test_a_row_is_the_same_alone():
     assert found["token_ids"][0].tolist() == together["token_ids"][2].tolist()
 
 
+def test_a_draft_that_knows_nothing_costs_time_alone():
+    """Its logits are no numbers."""
+    table = random_table(3, 9)
+    found = run(decoding.Speculative(Table(np.nan * table), 2), table)
+    assert found["token_ids"].tolist() == run(decoding.Greedy(), table)["token_ids"].tolist()
+
+
 class Forward:
     """A decoder that cannot go back."""
 

@@ -86,6 +86,13 @@ def test_an_end_token_ends_a_row_and_is_not_in_it(gpt, naive):
     assert min(result["lengths"]) < 6
 
 
+def test_another_end_token_is_another_program():
+    gpt = tools.make_gpt()
+    free = gpt.generate([5, 6], max_new_tokens=6)
+    gpt.end_token_id = free[2]
+    assert gpt.generate([5, 6], max_new_tokens=6) == free[: free.index(free[2])]
+
+
 def test_what_goes_in_comes_out(gpt):
     new = gpt.generate([1, 2, 3], max_new_tokens=4)
     assert len(new) == 4 and all(type(token) is int for token in new)
