@@ -101,6 +101,11 @@ def test_a_cache_of_half_precision_is_near(name, dtype, tolerance, monkeypatch):
     assert 1e-5 < cache_table.error(model, cache_table.cached(model)[0]) < tolerance
 
 
+def test_a_cache_holds_floats():
+    with pytest.raises(ValueError, match="`cache_dtype` must be a float's name.*'int8'"):
+        tools.make_gpt(cache_dtype="int8")
+
+
 def test_sizes_that_tensorflow_does_not_know(backend):
     if backend != "tensorflow":
         return  # the others trace with known sizes alone
