@@ -1,6 +1,8 @@
 """What every test gets: its own seed, and the name of the backend it runs on."""
 
+import gc
 import os
+from pathlib import Path
 
 # Before anything imports Keras. A machine with an accelerator says otherwise in its environment.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -22,3 +24,21 @@ def seed():
 @pytest.fixture
 def backend():
     return keras.backend.backend()
+
+
+# Linux lets a process map 65,530 pieces of memory, and each program that JAX compiles takes some.
+MANY_MAPS = 25_000
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_programs():
+    """Lets JAX forget what it compiled before the process has no room for more."""
+    yield
+    maps = Path("/proc/self/maps")
+    if keras.backend.backend() != "jax" or not maps.exists():
+        return
+    if maps.read_bytes().count(b"\n") > MANY_MAPS:
+        import jax
+
+        gc.collect()
+        jax.clear_caches()
