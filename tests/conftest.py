@@ -32,13 +32,13 @@ MANY_MAPS = 25_000
 
 @pytest.fixture(autouse=True, scope="module")
 def few_programs():
-    """Lets JAX forget what it compiled before the process has no room for more."""
+    """Forgets what a file compiled, for JAX before the process has no room for more."""
     yield
+    gc.collect()  # models and their programs are cycles
     maps = Path("/proc/self/maps")
     if keras.backend.backend() != "jax" or not maps.exists():
         return
     if maps.read_bytes().count(b"\n") > MANY_MAPS:
         import jax
 
-        gc.collect()
         jax.clear_caches()
