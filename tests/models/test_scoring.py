@@ -271,6 +271,7 @@ def test_perplexity_of_a_short_text_is_that_of_its_scores(gpt, text_gpt):
 
 def test_perplexity_is_that_of_transformers():
     import torch
+
     from tests.oracles.reference import reference
 
     case = reference("GPT-2")
