@@ -5,7 +5,7 @@ from keras import ops, tree
 
 from keras_tx.decoding import options
 from keras_tx.decoding.options import LARGEST_FLOAT
-from keras_tx.decoding.progress import advance, read_state
+from keras_tx.decoding.progress import advance, only_written, read_state
 from keras_tx.decoding.strategy import Strategy
 from keras_tx.integers import positive_integer
 
@@ -79,7 +79,6 @@ class Beam(Strategy):
         rules: Sequence[Callable] = (),
     ):
         self._store(locals())
-
         for name in self.static:
             setattr(self, name, positive_integer(name, getattr(self, name)))
         if self.num_results > self.width:
@@ -225,10 +224,8 @@ class Beam(Strategy):
             "token_ids": ops.where(written, ended["tokens"], request.pad_token_id),
             "lengths": lengths,
             "scores": ended["scores"],
+            **only_written(ended["read"], written),
         }
-        for name, x in ended["read"].items():
-            kept = ops.reshape(written, (*ops.shape(written), *[1] * (len(x.shape) - 3)))
-            result[name] = ops.where(kept, x, ops.zeros_like(x))
         if self.num_results == 1:
             return {name: x[:, 0] for name, x in result.items()}
         return {name: x[:, : self.num_results] for name, x in result.items()}

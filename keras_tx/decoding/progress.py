@@ -12,6 +12,19 @@ def read_state(decoder, state) -> dict:
     return getattr(decoder, "read_state", lambda state: {})(state)
 
 
+def only_written(read: dict, written) -> dict:
+    """What a decoder told, {name: (*shape, ...)}, 0 where no token was `written`, boolean (*shape).
+
+    A row that is done waits for the others; what it saw then is no part of its result.
+    """
+    rank = len(written.shape)
+    kept = {}
+    for name, x in read.items():
+        here = ops.reshape(written, (*ops.shape(written), *[1] * (len(x.shape) - rank)))
+        kept[name] = ops.where(here, x, ops.zeros_like(x))
+    return kept
+
+
 def advance(step, request, progress: dict, used: dict, until) -> dict:
     """Makes steps up to number `until`, or until every row is done.
 

@@ -1,7 +1,7 @@
 from keras import ops
 
 from keras_tx.decoding import options
-from keras_tx.decoding.progress import advance, read_state
+from keras_tx.decoding.progress import advance, only_written, read_state
 from keras_tx.decoding.strategy import Strategy
 
 
@@ -70,14 +70,10 @@ class TokenByToken(Strategy):
         """As for every strategy; `scores` sum the log-probabilities that the model gave the chosen
         tokens, the end token's included, whatever the rules made of them."""
         lengths = progress["lengths"]
-        result = {
+        written = ops.arange(request.max_new_tokens, dtype="int32")[None, :] < lengths[:, None]
+        return {
             "token_ids": progress["tokens"],
             "lengths": lengths,
             "scores": ops.sum(progress["log_probabilities"], axis=1),
+            **only_written(read_state(decoder, progress["state"]), written),
         }
-        # A row that is done waits for the others; what it saw then is no part of its result.
-        written = ops.arange(request.max_new_tokens, dtype="int32")[None, :] < lengths[:, None]
-        for name, value in read_state(decoder, progress["state"]).items():
-            kept = ops.reshape(written, (*ops.shape(written), *[1] * (len(value.shape) - 2)))
-            result[name] = ops.where(kept, value, ops.zeros_like(value))
-        return result
