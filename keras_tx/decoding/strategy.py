@@ -18,7 +18,8 @@ class Strategy(Configurable):
     `index` (how many steps were made) and `done` (B,).
 
     Its parameters are inputs of the compiled loop and no part of it, one value for each row,
-    except for those that set a shape.
+    except for those that set a shape. So two programs serve all values: one with the rules, and
+    one for strategies that were given none.
     """
 
     # Constructor arguments that are compiled in.
@@ -43,7 +44,11 @@ class Strategy(Configurable):
         self.rules = tuple(rules)
 
     def _option_values(self) -> dict:
-        return {name: getattr(self, name) for name in self._option_names}
+        values = {name: getattr(self, name) for name in self._option_names}
+        if all(values.get(name) is None for name in options.RULES):
+            # A third of what XLA compiles for a small model would be the rules.
+            return {name: x for name, x in values.items() if name not in options.RULES}
+        return values
 
     def options(self, rows: int, vocabulary_size: int | None = None) -> dict:
         """Its parameters as arrays, {name: (rows, ...)}; ValueError unless they are for `rows`."""

@@ -158,7 +158,7 @@ def _generate(model, room, most, token_ids, lengths):
     known = (token_ids >= 0) & (token_ids < model.prompt_vocabulary_size)
     limits = tf.where(tf.reduce_all(known | ~read, axis=1), limits, 0)
     token_ids = tf.where(known & read, token_ids, model.pad_token_id or 0)
-    with kernels.reading_once(model.variables):
+    with kernels.tracing(model.variables):
         return model.generate_ids(token_ids, lengths, limits, Greedy(), most)
 
 

@@ -12,13 +12,13 @@ if keras.backend.backend() == "tensorflow":
         overwritten,
         products_of_few,
         put,
-        reading_once,
         repeat_while,
         row,
         rows,
         serial_loop,
         settled,
         stacked,
+        tracing,
         with_gradient,
     )
 elif keras.backend.backend() == "jax":
@@ -31,13 +31,13 @@ elif keras.backend.backend() == "jax":
         overwritten,
         products_of_few,
         put,
-        reading_once,
         repeat_while,
         row,
         rows,
         serial_loop,
         settled,
         stacked,
+        tracing,
         with_gradient,
     )
 elif keras.backend.backend() == "torch":
@@ -50,13 +50,13 @@ elif keras.backend.backend() == "torch":
         overwritten,
         products_of_few,
         put,
-        reading_once,
         repeat_while,
         row,
         rows,
         serial_loop,
         settled,
         stacked,
+        tracing,
         with_gradient,
     )
 else:
@@ -74,12 +74,12 @@ __all__ = [
     "overwritten",
     "products_of_few",
     "put",
-    "reading_once",
     "repeat_while",
     "row",
     "rows",
     "serial_loop",
     "settled",
     "stacked",
+    "tracing",
     "with_gradient",
 ]

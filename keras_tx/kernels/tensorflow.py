@@ -1,5 +1,6 @@
 """TensorFlow."""
 
+import contextlib
 import contextvars
 
 import keras
@@ -20,22 +21,28 @@ def compiled(function, variables, *, jit_compile=False, overwrites=()):
     """
     del overwrites
 
-    def read_first(*arguments):
-        before = _in_place.set(not jit_compile)
-        try:
-            with reading_once(variables):
-                return function(*arguments)
-        finally:
-            _in_place.reset(before)
+    def traced(*arguments):
+        with tracing(variables, jit_compile=jit_compile):
+            return function(*arguments)
 
-    return tf.function(read_first, autograph=False, jit_compile=jit_compile)
+    return tf.function(traced, autograph=False, jit_compile=jit_compile)
 
 
-def reading_once(variables):
-    """Within it, in a graph, each variable is read once: a loop would read it at every step."""
+@contextlib.contextmanager
+def tracing(variables, *, jit_compile=False):
+    """Within it a graph is traced whose tensors nobody else holds.
+
+    It reads each variable once, where a loop would at every step, and writes in place if it will
+    run without XLA.
+    """
     distinct = {id(v): v for v in variables}.values()
     values = [(v, tf.convert_to_tensor(v.value)) for v in distinct]
-    return keras.StatelessScope(state_mapping=values)
+    before = _in_place.set(not jit_compile)
+    try:
+        with keras.StatelessScope(state_mapping=values):
+            yield
+    finally:
+        _in_place.reset(before)
 
 
 def repeat_while(condition, body, carry, given):
@@ -58,8 +65,8 @@ def known(x):
 def overwritten(x, indices, new):
     """x (..., H) with `new` (M, H) in its rows, counted through, at different `indices` (M,).
 
-    In a compiled function without XLA it is x itself, which must not be read afterwards: on a CPU
-    the functional update copies all of it. What is carried on must be `settled`.
+    In a graph that is `tracing` without XLA it is x itself, which must not be read afterwards: on a
+    CPU the functional update copies all of it. What is carried on must be `settled`.
     """
     rows = tf.reshape(x, (-1, x.shape[-1]))
     if _in_place.get():

@@ -34,9 +34,9 @@ def compiled(function, variables, *, jit_compile=False, overwrites=()):
     return inference
 
 
-def reading_once(variables):
+def tracing(variables, *, jit_compile=False):
     """Nothing to do: reading a variable costs nothing."""
-    del variables
+    del variables, jit_compile
     return contextlib.nullcontext()
 
 

@@ -66,24 +66,27 @@ def test_parameters_are_each_rows_own(gpt):
     assert parts == rows
 
 
-def test_one_trace_serves_all_parameters(backend):
+def test_one_trace_serves_all_parameters_and_one_those_without_rules(backend):
     if backend == "torch":
         return  # PyTorch runs eagerly: it traces nothing
     gpt = tools.make_gpt(num_layers=1, end_token_id=1)
     count, start = [], gpt.start
     gpt.start = lambda *arguments, **more: (count.append(1), start(*arguments, **more))[1]
+    for strategy in (Sample(), Sample(0.3, top_k=3, top_p=0.5, min_p=0.1, typical_p=0.5)):
+        gpt.generate([[4, 5], [6]], strategy=strategy, max_new_tokens=6, seed=len(count))
+    assert len(count) == 1
     for strategy in (
-        Sample(),
-        Sample(0.3, top_k=3, top_p=0.5, min_p=0.1, typical_p=0.5),
-        Sample(repetition_penalty=2.0, frequency_penalty=1.0, presence_penalty=-1.0),
+        Sample(repetition_penalty=1.0),
+        Sample(0.3, top_k=3, top_p=0.5, repetition_penalty=2.0, frequency_penalty=1.0),
+        Sample(presence_penalty=[-1.0, 0.0]),
         Sample([0.5, 2.0], no_repeat_ngram_size=[1, 3], min_new_tokens=4),
         Sample(banned_tokens=[1, 2, 3], forced_tokens=[5, None, 6]),
     ):
         gpt.generate([[4, 5], [6]], strategy=strategy, max_new_tokens=6, seed=len(count))
-    assert len(count) == 1
-    for strategy in (Beam(3), Beam(3, length_penalty=0.5, early_stopping=True, min_new_tokens=2)):
-        gpt.generate([[4, 5], [6]], strategy=strategy, max_new_tokens=6)
     assert len(count) == 2
+    for strategy in (Beam(3), Beam(3, length_penalty=0.5, early_stopping=True)):
+        gpt.generate([[4, 5], [6]], strategy=strategy, max_new_tokens=6)
+    assert len(count) == 3
 
 
 class Only:
