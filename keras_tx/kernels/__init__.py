@@ -9,7 +9,6 @@ if keras.backend.backend() == "tensorflow":
         compiled,
         fused_attention,
         known,
-        overwritten,
         products_of_few,
         put,
         repeat_while,
@@ -19,6 +18,7 @@ if keras.backend.backend() == "tensorflow":
         settled,
         stacked,
         tracing,
+        updated,
         with_gradient,
     )
 elif keras.backend.backend() == "jax":
@@ -28,7 +28,6 @@ elif keras.backend.backend() == "jax":
         compiled,
         fused_attention,
         known,
-        overwritten,
         products_of_few,
         put,
         repeat_while,
@@ -38,6 +37,7 @@ elif keras.backend.backend() == "jax":
         settled,
         stacked,
         tracing,
+        updated,
         with_gradient,
     )
 elif keras.backend.backend() == "torch":
@@ -47,7 +47,6 @@ elif keras.backend.backend() == "torch":
         compiled,
         fused_attention,
         known,
-        overwritten,
         products_of_few,
         put,
         repeat_while,
@@ -57,6 +56,7 @@ elif keras.backend.backend() == "torch":
         settled,
         stacked,
         tracing,
+        updated,
         with_gradient,
     )
 else:
@@ -71,7 +71,6 @@ __all__ = [
     "compiled",
     "fused_attention",
     "known",
-    "overwritten",
     "products_of_few",
     "put",
     "repeat_while",
@@ -81,5 +80,6 @@ __all__ = [
     "settled",
     "stacked",
     "tracing",
+    "updated",
     "with_gradient",
 ]

@@ -48,8 +48,9 @@ def known(x):
     return x
 
 
-def overwritten(x, indices, new):
+def updated(x, indices, new, *, overwrites=False):
     """x (..., H) with `new` (M, H) in its rows, counted through, at different `indices` (M,)."""
+    del overwrites
     rows = jnp.reshape(x, (-1, x.shape[-1]))
     return jnp.reshape(rows.at[indices].set(new, unique_indices=True), x.shape)
 

@@ -62,14 +62,15 @@ def known(x):
     return x
 
 
-def overwritten(x, indices, new):
+def updated(x, indices, new, *, overwrites=False):
     """x (..., H) with `new` (M, H) in its rows, counted through, at different `indices` (M,).
 
-    In a graph that is `tracing` without XLA it is x itself, which must not be read afterwards: on a
-    CPU the functional update copies all of it. What is carried on must be `settled`.
+    With `overwrites`, in a graph that is `tracing` without XLA, it is x itself: on a CPU the
+    functional update copies all of it. Then x must not be read afterwards, be no constant, and what
+    is carried on must be `settled`.
     """
     rows = tf.reshape(x, (-1, x.shape[-1]))
-    if _in_place.get():
+    if overwrites and _in_place.get():
         rows = tf.raw_ops.InplaceUpdate(x=rows, i=indices, v=new)
     else:
         rows = tf.tensor_scatter_nd_update(rows, indices[:, None], new)

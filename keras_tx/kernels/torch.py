@@ -161,8 +161,9 @@ def _overwrite_the_carry(graph, count):
     graph.recompile()
 
 
-def overwritten(x, indices, new):
+def updated(x, indices, new, *, overwrites=False):
     """x (..., H) with `new` (M, H) in its rows, counted through, at different `indices` (M,)."""
+    del overwrites
     copy = x.clone(memory_format=torch.contiguous_format)
     copy.view(-1, x.shape[-1]).index_put_((indices,), new)
     return copy

@@ -3,7 +3,7 @@ from keras import ops
 
 from keras_tx.layers.attached_mask import resolve_mask
 from keras_tx.layers.multi_head_attention import MultiHeadAttention
-from keras_tx.layers.parts import dense
+from keras_tx.layers.parts import dense, project
 from keras_tx.ops import masks
 from keras_tx.ops.attention_mask import AttentionMask
 from keras_tx.ops.sizes import fits
@@ -37,19 +37,22 @@ class MultiHeadCrossAttention(MultiHeadAttention):
 
     Call arguments:
         x: (B, T, D).
-        context: (B, S, C).
+        context: (B, S, C). Not needed with `memory`.
         context_mask: Boolean (B, S), True at real positions of the context. Default: the mask
             that Keras attached to `context`, if any.
         attention_mask: Boolean (B, T, S) or (B, N, T, S), True where a query may see a key.
+        memory: In place of a context what `project_context` made of it: a decoder that reads one
+            context at every step projects it once.
         return_attention_scores: Whether to return the attention weights too.
 
     Returns:
         (B, T, D) in the compute dtype; then, if asked for, the weights (B, N, T, S) in float32.
 
     Raises:
-        ValueError: If the sizes do not divide, `x` and `context` are of different batches, a mask
-            has the wrong shape or is not boolean (an integer mask of 0 and 1 is as good), or if the
-            `implementation` that is asked for cannot honour the call.
+        ValueError: If the sizes do not divide, there is neither `context` nor `memory`, or both,
+            `x` and `context` are of different batches, a mask has the wrong shape or is not boolean
+            (an integer mask of 0 and 1 is as good), or if the `implementation` that is asked for
+            cannot honour the call.
 
     Masking: A position that sees nothing gives 0 before the output projection. The mask that
     counts is the context's; that of `x` is passed on.
@@ -107,28 +110,34 @@ class MultiHeadCrossAttention(MultiHeadAttention):
     def call(
         self,
         x,
-        context,
+        context=None,
         context_mask=None,
         attention_mask=None,
+        memory=None,
         return_attention_scores: bool = False,
         training: bool | None = None,
     ):
         self._sequence_features("x", x.shape)
-        self._sequence_features("context", context.shape)
-        if not fits(context.shape[:1], x.shape[:1]):
+        if (context is None) == (memory is None):
+            received = "neither" if context is None else "both"
+            raise ValueError(
+                f"{self.name} needs `context`, or else the `memory` that `project_context` made of "
+                f"one. Received: {received}"
+            )
+        if context is not None:
+            context_mask = resolve_mask(context, context_mask)
+            memory = self.project_context(context, context_mask)
+        key, value = memory
+        if not fits(key.shape[:1], x.shape[:1]):
             raise ValueError(
                 "`x` and `context` must be of one batch, row by row. Received: "
-                f"{x.shape[0]} rows of `x`, {context.shape[0]} of `context`"
+                f"{x.shape[0]} rows of `x`, {key.shape[0]} of `context`"
             )
-        context_mask = resolve_mask(context, context_mask)
+        query = self._split_heads(project(self.query_dense, x), self.num_heads)  # (B, N, T, H)
+        if self.query_key_norm:
+            query = self.query_norm(query)
         if context_mask is not None:
-            context_mask = masks.padding(context_mask, context)
-            context = masks.hide_padding(context, context_mask)
-        query = self._split_heads(self.query_dense(x), self.num_heads)  # (B, N, T, H)
-        key_value = self._split_heads(self.key_value_dense(context), 2 * self._key_value_heads)
-        key, value = ops.split(key_value, 2, axis=1)  # (B, K, S, H)
-        query, key = self._normalized(query, key)
-
+            context_mask = masks.padding(context_mask, key[:, 0])
         mask = AttentionMask(
             padding=context_mask,
             explicit=None if attention_mask is None else masks.explicit(attention_mask, query, key),
@@ -137,6 +146,28 @@ class MultiHeadCrossAttention(MultiHeadAttention):
             query, key, value, mask, self._scoring(training), return_attention_scores
         )
         return (output, weights) if return_attention_scores else output
+
+    def project_context(self, context, context_mask=None):
+        """Keys and values of a context (B, S, C): a pair of (B, K, S, H), for `memory`.
+
+        Args:
+            context, context_mask: As in a call, to which the mask is to be given again.
+
+        Raises:
+            ValueError: If the layer was not built.
+        """
+        if not self.built:
+            raise ValueError(
+                f"{self.name} has no weights yet to project a context with: build it, or call it "
+                "with a context once"
+            )
+        self._sequence_features("context", context.shape)
+        if context_mask is not None:
+            context_mask = masks.padding(context_mask, context)
+            context = masks.hide_padding(context, context_mask)
+        key_value = self._split_heads(self.key_value_dense(context), 2 * self._key_value_heads)
+        key, value = ops.split(key_value, 2, axis=1)
+        return self.key_norm(key) if self.query_key_norm else key, value
 
     def compute_output_shape(self, x_shape, context_shape=None):
         return tuple(x_shape)

@@ -56,12 +56,13 @@ class TransformerBlock(Residual, Layer):
 
     Call arguments:
         x: (B, T, D).
-        context: (B, S, C), for the cross-attention.
+        context: (B, S, C), for the cross-attention. Not needed with `memory`.
         padding_mask: Boolean (B, T), True at real positions. Default: the mask that Keras
             attached to `x`, if any.
         context_mask: The same for `context`, (B, S).
         attention_mask, segment_ids, positions, lengths, cache, cache_index: As for
             `MultiHeadSelfAttention`.
+        memory: In place of a context what `cross_attention.project_context` made of it.
         return_attention_scores: Whether to return the self-attention weights too.
 
     Returns:
@@ -223,12 +224,14 @@ class TransformerBlock(Residual, Layer):
         lengths=None,
         cache=None,
         cache_index=None,
+        memory=None,
         return_attention_scores: bool = False,
         training: bool | None = None,
     ):
-        if self.cross_attention is not None and context is None:
+        has_context = context is not None or memory is not None
+        if self.cross_attention is not None and not has_context:
             raise ValueError(f"{self.name} has cross-attention: call it with `context=`")
-        if self.cross_attention is None and context is not None:
+        if self.cross_attention is None and has_context:
             raise ValueError(
                 f"{self.name} has no cross-attention to read `context`: build it with "
                 "cross_attention=True"
@@ -256,7 +259,9 @@ class TransformerBlock(Residual, Layer):
             return y
 
         def attend_context(y):
-            return self.cross_attention(y, context, context_mask=context_mask, training=training)
+            return self.cross_attention(
+                y, context, context_mask=context_mask, memory=memory, training=training
+            )
 
         def feed_forward(y):
             masked = {"padding_mask": padding_mask} if self._feed_forward_is_masked else {}

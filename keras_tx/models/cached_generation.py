@@ -119,7 +119,7 @@ class CachedGeneration(TextGeneration):
         new = self._real(token_ids)
         real = [None] * len(slots) if new is None else [(kept, new) for kept in state["is_real"]]
         views = {
-            kind: CacheView(slots[kind], start, length, *kind, count, kept)
+            kind: CacheView(slots[kind], start, length, *kind, count, kept, overwrites=True)
             for kind, kept in zip(slots, real, strict=True)
         }
         positions = start[:, None] + ops.arange(length, dtype="int32")[None, :]

@@ -107,13 +107,13 @@ def scatter_indices(slots, batch, num_heads: int, size):
     return ops.reshape(heads * size + slots[:, None, :], (-1,))
 
 
-def scatter(cache, new, indices):
+def scatter(cache, new, indices, *, overwrites: bool = False):
     """The cache (B, K, S, H) with `new` (B, K, T, H) in it, at `scatter_indices`.
 
-    What is compiled may write into `cache` itself: it is not to be read afterwards.
+    With `overwrites` what is compiled may write into `cache` itself, see `kernels.updated`.
     """
     rows = ops.reshape(ops.cast(new, cache.dtype), (-1, new.shape[3]))
-    return kernels.overwritten(cache, indices, rows)
+    return kernels.updated(cache, indices, rows, overwrites=overwrites)
 
 
 def refill(cache, new, slots: Slots, start, count):

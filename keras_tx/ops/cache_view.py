@@ -47,16 +47,27 @@ class CacheView:
         count: int32 (B,), how many of its new tokens a row keeps. Default: all.
         real: If given, the cache (B, 1, S, 1) of which tokens are real, and (B, 1, T, 1) for the
             new ones, booleans.
+        overwrites: Whether a cache may be written into, as whoever made it never reads it again.
     """
 
     is_first = False
 
     def __init__(
-        self, slots: Slots, start, length, window=None, num_global_tokens=0, count=None, real=None
+        self,
+        slots: Slots,
+        start,
+        length,
+        window=None,
+        num_global_tokens=0,
+        count=None,
+        real=None,
+        *,
+        overwrites=False,
     ):
         self.slots, self.start, self.length = slots, start, length
         self.window, self.num_global_tokens = window, num_global_tokens
         self.count = count
+        self.overwrites = overwrites
         self._indices = {}
         self._seen_real, self.real = (None, None) if real is None else self.extend(*real)
 
@@ -80,7 +91,7 @@ class CacheView:
                 slots = self.slots.of(self._new_positions)
                 indices = cache_ops.scatter_indices(slots, batch, heads, ops.shape(cache)[2])
                 self._indices[heads] = indices
-            cache = cache_ops.scatter(cache, new, self._indices[heads])
+            cache = cache_ops.scatter(cache, new, self._indices[heads], overwrites=self.overwrites)
             return cache, cache
         seen = ops.concatenate([cache, ops.cast(new, cache.dtype)], axis=2)
         count = self.length if self.count is None else self.count

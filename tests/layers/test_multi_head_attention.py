@@ -11,7 +11,7 @@ from keras_tx.layers import (
     MultiHeadSelfAttention,
     RotaryEncoding,
 )
-from tests.contract.running import assert_close, call, outputs, tensors
+from tests.contract.running import arrays, assert_close, call, outputs, tensors
 
 B, T, S, D, C, N, H = 2, 5, 7, 11, 13, 3, 2
 
@@ -72,6 +72,36 @@ def test_cross_attention_is_kerass(kind):
     got = call(ours, {"x": x, "context": context}, return_attention_scores=True, **arguments)
     expected = theirs(x, context, return_attention_scores=True, **keras_mask)
     assert_close(got, tuple(ops.convert_to_numpy(y) for y in expected))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+def test_a_context_may_be_projected_once(dtype):
+    real = np.arange(S) < [[S], [0]]
+    context = np.where(real[..., None], normal(B, S, C, seed=1), np.nan)
+    x, context, real = map(ops.convert_to_tensor, (normal(B, T, D), context, real))
+    layer = MultiHeadCrossAttention(N, H, query_key_norm=True, sinks=True, dtype=dtype)
+    layer.build((None, None, D), (None, None, C))
+    random_weights(layer)
+    expected = layer(x, context, context_mask=real)
+    memory = layer.project_context(context, real)
+    assert [tuple(part.shape) for part in memory] == [(B, N, S, H)] * 2
+    got = layer(x, context_mask=real, memory=memory)
+    assert_close(arrays(got), arrays(expected))
+
+
+def test_a_context_or_what_was_made_of_it():
+    x, context = normal(B, T, D), normal(B, S, C)
+    layer = MultiHeadCrossAttention(N, H)
+    with pytest.raises(ValueError, match="has no weights yet"):
+        layer.project_context(context)
+    layer(x, context)
+    memory = layer.project_context(context)
+    with pytest.raises(ValueError, match="needs `context`, or else the `memory`.*neither"):
+        layer(x)
+    with pytest.raises(ValueError, match="needs `context`, or else the `memory`.*both"):
+        layer(x, context, memory=memory)
+    with pytest.raises(ValueError, match="of one batch.*1 rows of `x`, 2 of `context`"):
+        layer(x[:1], memory=memory)
 
 
 @pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])

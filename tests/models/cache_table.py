@@ -193,9 +193,18 @@ def row(name, chunk=CHUNK):
     return error(model, logits), slots
 
 
+def show(name, slots, difference):
+    mark = "" if difference <= TOLERANCE else "  (!)"
+    print(f"{name:24}{slots:>10}{difference:22.1e}{mark}", flush=True)
+
+
 if __name__ == "__main__":
+    from tests.models import paired_cache_table as paired
+
     print(f"{'variant':24}{'slots':>10}{'cached - uncached':>22}")
-    for name in sys.argv[1:] or VARIANTS:
-        difference, slots = row(name)
-        mark = "" if difference <= TOLERANCE else "  (!)"
-        print(f"{name:24}{'/'.join(map(str, slots)):>10}{difference:22.1e}{mark}", flush=True)
+    for variant in sys.argv[1:] or [*VARIANTS, *paired.VARIANTS]:
+        if variant in paired.VARIANTS:
+            show(variant, "", paired.row(variant))
+        else:
+            found, sizes = row(variant)
+            show(variant, "/".join(map(str, sizes)), found)

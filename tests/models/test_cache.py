@@ -8,7 +8,7 @@ from keras import ops
 from keras_tx import kernels, layers
 from keras_tx.ops.attention import choose_path
 from keras_tx.ops.attention_mask import AttentionMask
-from tests.models import cache_table, tools
+from tests.models import cache_table, paired_cache_table, tools
 
 LENGTHS = np.array([1, 3, 7, 5, 2], "int32")
 STEPS = 6
@@ -63,6 +63,11 @@ def test_the_table_of_variants(name):
     assert difference <= cache_table.TOLERANCE
     if "window" in name and "wide" not in name:
         assert min(slots) <= 8  # of prompts of up to 84 tokens
+
+
+@pytest.mark.parametrize("name", paired_cache_table.VARIANTS)
+def test_the_table_of_decoders_that_read_a_source(name):
+    assert paired_cache_table.row(name) <= cache_table.TOLERANCE
 
 
 RINGS = ["window", "window, global", "window, ALiBi", "window, padding id"]
