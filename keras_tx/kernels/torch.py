@@ -9,6 +9,8 @@ from keras import tree
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
 
+from keras_tx.kernels.torch_graph import simplify
+
 # Of the compiled function that runs now: {loop: its traced body}, and how often it ran before.
 _loops = contextvars.ContextVar("loops", default=None)
 # A loop of fewer steps is over before a trace of its body would pay.
@@ -107,7 +109,7 @@ class _TracedBody:
         # A tensor of inference mode cannot be traced.
         with torch.inference_mode(False), torch.no_grad():
             graph = make_fx(flat)(*[leaves[place].clone() for place in places])
-        _overwrite_the_carry(graph, len(tree.flatten(carry)))
+        simplify(graph, lent=len(tree.flatten(carry)))
         self.run, self.carry = graph, carry
 
     def __call__(self, carry, given):
@@ -148,17 +150,6 @@ class _WithoutValues(TorchFunctionMode):
             written = given[:1] if function.__name__.endswith("_") else []
             self.changing.update((id(x), x) for x in (*made, *written))
         return result
-
-
-def _overwrite_the_carry(graph, count):
-    """Writes into what the step before has left behind, where the body writes into a copy of it."""
-    inputs = [node for node in graph.graph.nodes if node.op == "placeholder"][:count]
-    for node in inputs:
-        users = list(node.users)
-        if len(users) == 1 and users[0].target == torch.ops.aten.clone.default:
-            users[0].replace_all_uses_with(node)
-    graph.graph.eliminate_dead_code()
-    graph.recompile()
 
 
 def updated(x, indices, new, *, overwrites=False):
