@@ -3,7 +3,7 @@ from collections.abc import Callable, Sequence
 import keras
 from keras import ops, tree
 
-from keras_tx.decoding import options
+from keras_tx.decoding import rules
 from keras_tx.decoding.options import LARGEST_FLOAT
 from keras_tx.decoding.progress import advance, only_written, read_state
 from keras_tx.decoding.strategy import Strategy
@@ -113,7 +113,7 @@ class Beam(Strategy):
         }
 
     def advance(self, decoder, request, progress, until):
-        used = options.in_use(request.options)
+        used = rules.in_use(request.options)
 
         def one_step(request, used, progress):
             limits = ops.cast(request.limits, "int32")[:, None]
@@ -133,7 +133,7 @@ class Beam(Strategy):
                 return ops.concatenate([prompt, new], axis=1)
 
             step = ops.broadcast_to(index, (batch * width,))
-            log_p = options.apply_rules(
+            log_p = rules.apply_rules(
                 log_p, text, step, each, used, request.end_token_id, self.rules
             )
             vocabulary = log_p.shape[-1]

@@ -32,7 +32,7 @@ def advance(step, request, progress: dict, used: dict, until) -> dict:
         step: `step(request, used, progress) -> progress`, which adds 1 to `index`.
         request: A `Request`; what it holds reaches the steps as inputs of the loop.
         progress: Before.
-        used: `options.in_use` of the request.
+        used: `rules.in_use` of the request.
         until: int32 scalar.
 
     Returns:

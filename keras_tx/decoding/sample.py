@@ -3,7 +3,7 @@ from collections.abc import Callable, Sequence
 import keras
 from keras import ops
 
-from keras_tx.decoding import options
+from keras_tx.decoding import rules
 from keras_tx.decoding.token_by_token import TokenByToken
 from keras_tx.ops import sampling_rules
 from keras_tx.ops.hashing import uniform
@@ -72,8 +72,8 @@ class Sample(TokenByToken):
 
     def probabilities(self, logits, given, used):
         """What is drawn from, (B, V)."""
-        return ops.softmax(options.apply_filters(logits, given, used), axis=-1)
+        return ops.softmax(rules.apply_filters(logits, given, used), axis=-1)
 
     def choose(self, logits, step, request, used):
-        logits = options.apply_filters(logits, request.options, used)
+        logits = rules.apply_filters(logits, request.options, used)
         return sampling_rules.draw(logits, uniform(request.seeds, step))

@@ -2,7 +2,7 @@ import keras
 from keras import ops
 
 from keras_tx import kernels
-from keras_tx.decoding import options
+from keras_tx.decoding import rules
 from keras_tx.decoding.greedy import Greedy
 from keras_tx.decoding.progress import advance
 from keras_tx.decoding.sample import Sample
@@ -101,7 +101,7 @@ class Speculative(Strategy):
         }
         logits = logits[:, None]
         guesses = ops.zeros((batch, self.num_draft_tokens), "int32")
-        used = options.in_use(request.options)
+        used = rules.in_use(request.options)
         before = zeros[:1]
         p = self._probabilities(logits, request, used, progress, guesses, before)[:, 0]
         first = _draw(p, request, zeros, DRAWN)
@@ -110,7 +110,7 @@ class Speculative(Strategy):
         return {**progress, "last": first, "state": state, "draft_state": draft_state}
 
     def advance(self, decoder, request, progress, until):
-        count, used = self.num_draft_tokens, options.in_use(request.options)
+        count, used = self.num_draft_tokens, rules.in_use(request.options)
 
         def one_step(request, used, progress):
             last, done = progress["last"], progress["done"]
@@ -227,7 +227,7 @@ class Speculative(Strategy):
             return ops.concatenate([prompt, ops.reshape(new, (batch * count, -1))], axis=1)
 
         step = ops.reshape(lengths[:, None] + before[None, :], (-1,))
-        ruled = options.apply_rules(
+        ruled = rules.apply_rules(
             ops.reshape(ops.cast(logits, "float32"), (batch * count, vocabulary)),
             text,
             step,

@@ -1,6 +1,6 @@
 from keras import ops
 
-from keras_tx.decoding import options
+from keras_tx.decoding import rules
 from keras_tx.decoding.progress import advance, only_written, read_state
 from keras_tx.decoding.strategy import Strategy
 
@@ -27,7 +27,7 @@ class TokenByToken(Strategy):
         }
 
     def advance(self, decoder, request, progress, until):
-        used = options.in_use(request.options)
+        used = rules.in_use(request.options)
 
         def one_step(request, used, progress):
             index, done = progress["index"], progress["done"]
@@ -39,7 +39,7 @@ class TokenByToken(Strategy):
                 new = ops.where(places < progress["lengths"][:, None], progress["tokens"], -1)
                 return ops.concatenate([request.prompt, new], axis=1)
 
-            ruled = options.apply_rules(
+            ruled = rules.apply_rules(
                 logits, text, step, request.options, used, request.end_token_id, self.rules
             )
             token = self.choose(ruled, step, request, used)
