@@ -14,7 +14,8 @@ from keras_tx.models.decoding_run import CompiledLoop, DecodingRun
 from keras_tx.models.model import real_tokens
 from keras_tx.models.programs import program
 from keras_tx.models.prompts import read_prompts
-from keras_tx.models.stop_texts import StopTexts, settled
+from keras_tx.models.stop_texts import StopTexts
+from keras_tx.models.watched_run import WatchedRun
 
 
 class TextGeneration:
@@ -131,51 +132,15 @@ class TextGeneration:
 
     def _pieces(self, prompts, runs, stops):
         for run in runs:
-            told = [0] * run.num_rows
-            for rows, done in self._watched(run, stops):
-                if prompts.is_text:
-                    rows = self._tellable(rows, done, stops)
-                pieces = [row[count:] for row, count in zip(rows, told, strict=True)]
-                told = [count + len(piece) for count, piece in zip(told, pieces, strict=True)]
-                if any(pieces):
-                    yield prompts.answers(pieces)
-
-    def _tellable(self, rows, done, stops):
-        """Of each row's text what no later token will change."""
-        texts = []
-        for text, ended in zip(self._texts(rows), done, strict=True):
-            text = stops.cut(text)
-            if not ended:
-                text = stops.without_a_beginning(settled(text))
-            texts.append(text)
-        return texts
-
-    def _watched(self, run, stops):
-        """Each row's ids so far, and whether it is done, again and again until all are."""
-        fewest = {}
-        for seen in run.progress():
-            rows = lists(seen["tokens"], seen["lengths"])
-            for row, count in fewest.items():
-                rows[row] = rows[row][:count]
-            if stops:
-                for row, text in enumerate(self._texts(rows)):
-                    text = text if seen["done"][row] else settled(text)
-                    if row not in fewest and stops.are_in(text):
-                        fewest[row] = stops.fewest(rows[row], self._texts)
-                        rows[row] = rows[row][: fewest[row]]
-                        run.stopped[row] = True
-            yield rows, seen["done"] | run.stopped
+            watched = WatchedRun(run, stops, self._texts if prompts.is_text else None)
+            yield from map(prompts.answers, watched.pieces())
 
     def _run(self, run, strategy, stops):
         """The result of one batch; `token_ids` are lists."""
-        if not stops or not strategy.can_stream:
-            result = run.result()
+        if stops and strategy.can_stream:
+            result = WatchedRun(run, stops, self._texts).result()
         else:
-            *_, (rows, _) = self._watched(run, stops)
-            result = run.result_so_far()
-            for row in np.flatnonzero(run.stopped):
-                count = result["lengths"][row] = len(rows[row])
-                result["scores"][row] = run.seen["log_probabilities"][row, :count].sum()
+            result = run.result()
         result["token_ids"] = lists(result["token_ids"], result["lengths"])
         if "attention_scores" in result:  # without the places that only fill a bucket
             longest = max(1, result["lengths"].max())
