@@ -1,5 +1,6 @@
 """Configuration read off the constructor, so that it can never drift from it."""
 
+import functools
 import inspect
 
 import keras
@@ -18,6 +19,21 @@ def _serialize(value):
     config = keras.saving.serialize_keras_object(value)
     config.pop("build_config", None)  # a part is built by its owner
     return config
+
+
+def _with_plain_numbers(constructor):
+    """The constructor, to which numpy's numbers, as sweeps and tables have them, are Python's."""
+
+    def plain(value):
+        return value.item() if isinstance(value, np.generic) else value
+
+    @functools.wraps(constructor)
+    def construct(self, *arguments, **keywords):
+        keywords = {name: plain(value) for name, value in keywords.items()}
+        constructor(self, *map(plain, arguments), **keywords)
+
+    construct.__signature__ = inspect.signature(constructor)  # Keras looks no deeper
+    return construct
 
 
 def _deserialize(value):
@@ -41,6 +57,11 @@ class Configurable:
     Each constructor argument is stored as an attribute of its own name, or, where the attribute
     holds something made from it, handed to `_remember`.
     """
+
+    def __init_subclass__(cls, **keywords):
+        super().__init_subclass__(**keywords)
+        if "__init__" in vars(cls):
+            cls.__init__ = _with_plain_numbers(cls.__init__)
 
     def _remember(self, **arguments):
         """Keeps constructor arguments as given, out of Keras' tracking of attributes."""

@@ -59,6 +59,15 @@ def test_config_is_the_constructor_and_gives_the_same_layer(case):
 
 
 @every_case
+def test_numbers_may_be_numpys(case):
+    config = case.template.get_config()
+    kinds = {int: np.int64, float: np.float64, bool: np.bool_}
+    numbers = {k: kinds[type(v)](v) if type(v) in kinds else v for k, v in config.items()}
+    copy = case.layer_class.from_config(numbers).get_config()
+    assert copy == config and json.loads(json.dumps(copy)) == config
+
+
+@every_case
 def test_building_is_calling(case):
     keras.utils.set_random_seed(31)
     by_build = case.make(name="subject")
