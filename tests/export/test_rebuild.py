@@ -10,6 +10,8 @@ import keras
 import numpy as np
 import pytest
 
+import keras_tx as ktx
+from keras_tx import layers
 from keras_tx.export import publish, rebuild
 from tests.export import stand_ins
 from tests.serving_session import serve
@@ -28,6 +30,17 @@ def test_a_model_with_a_layer_of_the_user_is_the_same_on_tensorflow(tmp_path):
     for batch in (1, 7):
         answer = serve(path, "serving_default", {"features": features[:batch]}, text_ops=False)
         np.testing.assert_allclose(answer["output_0"], expected[:batch], atol=1e-5)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "torch", reason="only PyTorch has a fused kernel")
+def test_a_path_that_tensorflow_has_not_is_left_to_it(tmp_path):
+    attention = layers.MultiHeadSelfAttention(2, causal=True, implementation="fused")
+    block = layers.TransformerBlock(attention=attention)
+    gpt = ktx.GPT(7, num_layers=1, hidden_dim=4, block=block, max_sequence_length=9)
+    path = publish(gpt, tmp_path)
+    given = {"token_ids": np.array([[3, 5]], "int32"), "lengths": np.array([2], "int32")}
+    answer = serve(path, "token_ids", given, text_ops=False)
+    assert answer["token_ids"][0].tolist() == gpt.generate([3, 5])
 
 
 def test_an_error_in_the_other_process_is_shown_whole(tmp_path):
