@@ -109,7 +109,7 @@ class _TracedBody:
         # A tensor of inference mode cannot be traced.
         with torch.inference_mode(False), torch.no_grad():
             graph = make_fx(flat)(*[leaves[place].clone() for place in places])
-        simplify(graph, lent=len(tree.flatten(carry)))
+        simplify(graph, lent=sum(map(torch.is_tensor, tree.flatten(carry))))
         self.run, self.carry = graph, carry
 
     def __call__(self, carry, given):
