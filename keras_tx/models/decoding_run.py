@@ -96,7 +96,11 @@ class DecodingRun:
             and `done`. Rows that are then set in `stopped` are done, too.
         """
         self.stopped = np.zeros(self.num_rows, "bool")
-        self._progress, steps, until = self.loop.begin(self.arguments), 1, 0
+        began, until = time.perf_counter(), 0
+        self._progress = self.loop.begin(self.arguments)
+        ops.convert_to_numpy(self._progress["done"])  # when it is there, the prompts are read
+        # A step takes no longer than that did.
+        steps = _next_steps(1, time.perf_counter() - began)
         while True:
             until += steps
             began = time.perf_counter()
@@ -114,7 +118,7 @@ class DecodingRun:
                 done = np.array(ops.convert_to_numpy(self._progress["done"]))
                 done[: self.num_rows] |= self.stopped
                 self._progress = {**self._progress, "done": ops.convert_to_tensor(done)}
-            steps = int(np.clip(PAUSE * steps / taken, 1, min(GROWTH * steps, MOST_STEPS)))
+            steps = _next_steps(steps, taken)
 
     def result_so_far(self) -> dict:
         """The strategy's result of what `progress` found."""
@@ -123,3 +127,8 @@ class DecodingRun:
     def _real(self, result):
         # Copies: the next call may write where the tensors stand.
         return {name: ops.convert_to_numpy(x)[: self.num_rows].copy() for name, x in result.items()}
+
+
+def _next_steps(steps, taken):
+    """How many steps fill a pause, if so many took so many seconds."""
+    return int(np.clip(PAUSE * steps / taken, 1, min(GROWTH * steps, MOST_STEPS)))

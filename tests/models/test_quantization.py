@@ -10,12 +10,12 @@ from tests.models import tools
 
 def quantized_models():
     ids = tools.tokens(3, 11)
-    seq2seq = ktx.Seq2Seq(13, 1, 8, pad_token_id=0, start_token_id=1, end_token_id=2)
+    special = {"pad_token_id": 0, "start_token_id": 1, "end_token_id": 2}
     pairs = {"source_ids": ids, "target_ids": ids[:, :5]}
     return {
-        "gpt": (lambda: tools.make_gpt("rotary"), ids),
+        "gpt": (lambda: tools.make_gpt("rotary", num_layers=1), ids),
         "vit": (tools.make_vit, tools.images(3)),
-        "seq2seq": (lambda: seq2seq, pairs),
+        "seq2seq": (lambda: ktx.Seq2Seq(13, 1, 8, **special), pairs),
     }
 
 
