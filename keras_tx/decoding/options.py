@@ -101,16 +101,15 @@ def arrays(values: dict, rows: int, vocabulary_size: int | None = None) -> dict:
 
 def _numbers(name, value):
     """A number for all rows, or a list with one for each, checked."""
-    if value is None:
-        return NUMBERS[name].neutral
-    value = plain(value)
-    for number in value if isinstance(value, (list, tuple)) else [value]:
-        if not _is_right(name, number):
-            raise ValueError(
-                f"`{name}` must be {NUMBERS[name].expected}, a list with one for each row, or "
-                f"None, which does nothing. Received: {value!r}"
-            )
-    return value
+    value, neutral = plain(value), NUMBERS[name].neutral
+    is_list = isinstance(value, (list, tuple))
+    numbers = [neutral if number is None else number for number in (value if is_list else [value])]
+    if not all(_is_right(name, number) for number in numbers):
+        raise ValueError(
+            f"`{name}` must be {NUMBERS[name].expected}, a list with one for each row, or "
+            f"None, which does nothing. Received: {value!r}"
+        )
+    return numbers if is_list else numbers[0]
 
 
 def _is_right(name, number):

@@ -25,7 +25,10 @@ def compiled(function, variables, *, jit_compile=False, overwrites=()):
         with tracing(variables, jit_compile=jit_compile):
             return function(*arguments)
 
-    return tf.function(traced, autograph=False, jit_compile=jit_compile)
+    function_of_tensors = tf.function(traced, autograph=False, jit_compile=jit_compile)
+    # That each shape is traced once is meant; and TensorFlow takes all of these for one function.
+    function_of_tensors._omit_frequent_tracing_warning = True
+    return function_of_tensors
 
 
 @contextlib.contextmanager

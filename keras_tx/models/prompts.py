@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import keras
 import numpy as np
 from keras import ops
 
@@ -44,6 +45,8 @@ def read_prompts(
     Raises:
         ValueError: If they are none of that, mixed, or hold an unknown id.
     """
+    if _is_row_without_ids(prompts):
+        return Prompts([[]], False, True)
     prompts = _as_lists(prompts)
     if isinstance(prompts, str):
         texts, is_single = [prompts], True
@@ -96,6 +99,14 @@ def _as_lists(prompts):
 def _is_no_list(item):
     """Whether one of several prompts, or ids, is an array, a tensor or bytes."""
     return isinstance(item, bytes) or hasattr(item, "__array__") or ops.is_tensor(item)
+
+
+def _is_row_without_ids(prompts) -> bool:
+    """Whether it is an array or tensor of integers, (0,): one prompt. A list of none is none."""
+    if not ops.is_tensor(prompts) and not hasattr(prompts, "__array__"):
+        return False
+    is_integer = keras.backend.is_int_dtype(getattr(prompts, "dtype", "float32"))
+    return is_integer and tuple(prompts.shape) == (0,)
 
 
 def _rows_of(item):

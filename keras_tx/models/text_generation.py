@@ -58,9 +58,9 @@ class TextGeneration:
             stop: Text, or several, before which the result is cut, wherever its tokens begin and
                 end; for prompts that are text. A row that is cut makes no more tokens, and its
                 `token_ids` are the fewest that hold the stop; beams are cut when all have ended.
-            seed: For strategies that draw: a number for each row, or one for all, of which row k
-                takes `seed + k`. Default: others each time, unless `keras.utils.set_random_seed`
-                was called.
+            seed: For strategies that draw: an integer for each row, or one for all, of which row k
+                takes `seed + k`; the lowest 32 bits count. Default: others each time, unless
+                `keras.utils.set_random_seed` was called.
             return_dict: Whether to return a dictionary with `text` (for prompts that are text),
                 `token_ids`, `lengths` and `scores` (sums of log-probabilities), each with one row
                 for each prompt, and `attention_scores` (B, T, S) where the model has them, 0
@@ -88,7 +88,7 @@ class TextGeneration:
             if bar is not None:
                 bar.update(number + 1)
         result = joined(results)
-        if prompts.is_text:
+        if prompts.is_text or (not prompts.rows and self.tokenizer is not None):
             texts = self._texts(result["token_ids"])
             result = {"text": cut(texts, stops), **result}
         if return_dict:
@@ -111,8 +111,9 @@ class TextGeneration:
         beginning of a stop text, waits for the rest.
 
         Args:
-            prompts, strategy, max_new_tokens, stop, seed: As for `generate`. A strategy that takes
-                back what it has found, such as `Beam`, cannot be streamed.
+            prompts, strategy, max_new_tokens, stop, seed: As for `generate`; all prompts are
+                one batch. A strategy that takes back what it has found, such as `Beam`, cannot be
+                streamed.
 
         Yields:
             For one prompt its next piece, text or a list of ids; for several a list with a piece,
@@ -141,6 +142,8 @@ class TextGeneration:
             result = WatchedRun(run, stops, self._texts).result()
         else:
             result = run.result()
+        first = ("token_ids", "lengths", "scores")  # JAX sorts the names
+        result = {name: result[name] for name in (*first, *sorted({*result} - {*first}))}
         result["token_ids"] = lists(result["token_ids"], result["lengths"])
         if "attention_scores" in result:  # without the places that only fill a bucket
             longest = max(1, result["lengths"].max())

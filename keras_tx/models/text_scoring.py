@@ -141,6 +141,8 @@ class TextScoring:
             raise ValueError(
                 f"`choices` must be a list of texts, or of lists of ids. Received: {choices!r}"
             )
+        if not read.rows:
+            return []
         prompts = dataclasses.replace(
             prompt,
             rows=(prompt.rows or [[]]) * len(read.rows),

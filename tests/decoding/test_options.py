@@ -80,6 +80,15 @@ def test_values_out_of_range(name, value, message):
         options.arrays({name: value}, 2)
 
 
+def test_none_in_a_list_does_nothing_in_its_row():
+    found = options.arrays({"top_k": [5, None], "temperature": [None, 0.5], "top_p": (None, 1)}, 2)
+    assert {name: array.tolist() for name, array in found.items()} == {
+        "top_k": [5, 0],
+        "temperature": [1, 0.5],
+        "top_p": [1, 1],
+    }
+
+
 def test_values_that_do_not_fit_the_prompts():
     with pytest.raises(ValueError, match="one for each of the 3. Received: 2 values"):
         options.arrays({"top_k": [1, 2]}, 3)

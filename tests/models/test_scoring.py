@@ -236,6 +236,7 @@ def test_choices_are_ranked(gpt, translator):
 
 
 def test_texts_are_ranked(text_gpt):
+    assert text_gpt.rank("the ", []) == []
     ranked = text_gpt.rank("the ", ["fox", "ox", "dog"])
     assert {choice for choice, _ in ranked} == {"fox", "ox", "dog"}
     choice, score = ranked[0]
