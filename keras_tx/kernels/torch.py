@@ -9,12 +9,14 @@ from keras import tree
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
 
-from keras_tx.kernels.torch_graph import simplify
+from keras_tx.kernels.torch_graph import simplify, without_graph
 
 # Of the compiled function that runs now: {loop: its traced body}, and how often it ran before.
 _loops = contextvars.ContextVar("loops", default=None)
-# A loop of fewer steps is over before a trace of its body would pay.
-EAGER_STEPS = 8
+# A trace takes as long as a hundred steps or two: one that is never used again costs no more.
+EAGER_STEPS = 64
+# Of one function so many loops are remembered; their shapes, and what is in use, may be any.
+MOST_LOOPS = 64
 
 
 def compiled(function, variables, *, jit_compile=False, overwrites=()):
@@ -60,7 +62,10 @@ def repeat_while(condition, body, carry, given):
         while condition(carry):
             carry = body(carry, given)
         return carry
-    loop = loops.setdefault(_signature(body, carry, given), _Loop())
+    signature = _signature(body, carry, given)
+    loop = loops[signature] = loops.pop(signature, None) or _Loop()  # to the end
+    if len(loops) > MOST_LOOPS:
+        del loops[next(iter(loops))]
     while loop.steps < EAGER_STEPS:
         if not condition(carry):
             return carry
@@ -110,11 +115,12 @@ class _TracedBody:
         with torch.inference_mode(False), torch.no_grad():
             graph = make_fx(flat)(*[leaves[place].clone() for place in places])
         simplify(graph, lent=sum(map(torch.is_tensor, tree.flatten(carry))))
-        self.run, self.carry = graph, carry
+        self.run = without_graph(graph)
+        self.structure = tree.map_structure(lambda leaf: 0, carry)
 
     def __call__(self, carry, given):
         tensors = [x for x in tree.flatten((carry, given)) if torch.is_tensor(x)]
-        return tree.pack_sequence_as(self.carry, list(self.run(*tensors)))
+        return tree.pack_sequence_as(self.structure, list(self.run(*tensors)))
 
 
 class _WithoutValues(TorchFunctionMode):

@@ -4,6 +4,7 @@ Each operation of a small model's step takes PyTorch as long to call as to compu
 """
 
 import operator
+from types import SimpleNamespace
 
 import torch
 
@@ -26,6 +27,14 @@ def simplify(module, lent: int = 0):
     _keep_constants(module)
     module.graph.eliminate_dead_code()
     module.recompile()
+
+
+def without_graph(module):
+    """The function of tensors that a `GraphModule` is; the graph takes many times its memory."""
+    run = type(module).forward
+    names = [node.target for node in module.graph.nodes if node.op == "get_attr"]
+    constants = SimpleNamespace(**{name: getattr(module, name) for name in names})
+    return lambda *tensors: run(constants, *tensors)
 
 
 def _skip_copies(graph, lent):
