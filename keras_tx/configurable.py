@@ -75,12 +75,25 @@ class Configurable:
         kept = self._arguments_kept()
         return kept[name] if name in kept else getattr(self, name)
 
+    def _is_known(self, name: str) -> bool:
+        return name in self._arguments_kept() or hasattr(self, name)
+
     @classmethod
     def _constructor_arguments(cls) -> dict:
         """{name: default}"""
         parameters = inspect.signature(cls.__init__).parameters.values()
-        kept = [p for p in parameters if p.name != "self" and p.kind != p.VAR_KEYWORD]
+        various = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        kept = [p for p in parameters if p.name != "self" and p.kind not in various]
         return {p.name: p.default for p in kept}
+
+    @classmethod
+    def _inherited_arguments(cls) -> dict:
+        """The same with those of the classes that it inherits from."""
+        found = {}
+        for base in reversed(cls.__mro__):
+            if issubclass(base, Configurable):
+                found.update(base._constructor_arguments())
+        return found
 
     @classmethod
     def _without_effect(cls, arguments: dict) -> dict[str, str]:
@@ -89,8 +102,10 @@ class Configurable:
 
     def _refuse_without_effect(self):
         """Raises ValueError for an argument that does nothing and is not the default."""
-        defaults = self._constructor_arguments()
-        arguments = {name: self._argument(name) for name in defaults}
+        defaults = self._inherited_arguments()
+        # A subclass may store its own later.
+        known = [name for name in defaults if self._is_known(name)]
+        arguments = {**defaults, **{name: self._argument(name) for name in known}}
         idle = {
             name: advice
             for name, advice in self._without_effect(arguments).items()
@@ -110,6 +125,6 @@ class Configurable:
     @classmethod
     def from_config(cls, config):
         arguments = {name: _deserialize(value) for name, value in config.items()}
-        for name in cls._without_effect(arguments):
+        for name in cls._without_effect({**cls._inherited_arguments(), **arguments}):
             arguments.pop(name, None)  # a file of a release that took it and did nothing
         return cls(**arguments)

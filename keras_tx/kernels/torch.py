@@ -2,14 +2,16 @@
 
 import contextlib
 import contextvars
+import inspect
 import weakref
 
 import torch
 from keras import tree
+from keras.layers import Layer
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
 
-from keras_tx.kernels.torch_graph import simplify, without_graph
+from keras_tx.kernels.torch_graph import depends_on_values, simplify, without_graph
 
 # Of the compiled function that runs now: {loop: its traced body}, and how often it ran before.
 _loops = contextvars.ContextVar("loops", default=None)
@@ -87,7 +89,19 @@ class _Loop:
 def _signature(body, carry, given):
     leaves = tree.flatten((carry, given))
     kinds = [(tuple(x.shape), x.dtype) if torch.is_tensor(x) else x for x in leaves]
-    return (body.__code__, *kinds)
+    return (body.__code__, *_layers_of(body, set()), *kinds)
+
+
+def _layers_of(function, seen):
+    """The identities of the layers that a function closes over: another model is another loop."""
+    for cell in function.__closure__ or ():
+        held = cell.cell_contents
+        if id(held) not in seen:
+            seen.add(id(held))
+            if isinstance(held, Layer):
+                yield id(held)
+            elif inspect.isfunction(held):
+                yield from _layers_of(held, seen)
 
 
 def _traced(body, carry, given):
@@ -114,6 +128,8 @@ class _TracedBody:
         # A tensor of inference mode cannot be traced.
         with torch.inference_mode(False), torch.no_grad():
             graph = make_fx(flat)(*[leaves[place].clone() for place in places])
+        if depends_on_values(graph):
+            raise NotImplementedError("A value is asked for where there is none yet")
         simplify(graph, lent=sum(map(torch.is_tensor, tree.flatten(carry))))
         self.run = without_graph(graph)
         self.structure = tree.map_structure(lambda leaf: 0, carry)
@@ -130,7 +146,10 @@ class _WithoutValues(TorchFunctionMode):
         tensors: Those that change from step to step, with all that is made of them.
     """
 
-    asks = {torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__}
+    asks = {
+        *(torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__),
+        *(torch.Tensor.__repr__, torch.Tensor.__format__, torch.Tensor.__dlpack__),
+    }
     counts = {
         *(torch.nonzero, torch.argwhere, torch.masked_select),
         *(torch.Tensor.nonzero, torch.Tensor.argwhere, torch.Tensor.masked_select),

@@ -11,6 +11,8 @@ import torch
 aten = torch.ops.aten
 # They give the same elements in the same order.
 RESHAPES = {aten.view.default, aten.unsqueeze.default, aten.squeeze.dim}
+# They share the memory of what they read, and do not say so.
+SECRET_VIEWS = {operator.getitem, aten._unsafe_view.default}
 # A larger constant is cheaper to make again than to keep.
 LARGEST_CONSTANT = 2**16
 
@@ -27,6 +29,12 @@ def simplify(module, lent: int = 0):
     _keep_constants(module)
     module.graph.eliminate_dead_code()
     module.recompile()
+
+
+def depends_on_values(module) -> bool:
+    """Whether an operation gives a size, or a number, that another step's values would change."""
+    tags = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
+    return any(_is_operation(node) and tags & {*node.target.tags} for node in module.graph.nodes)
 
 
 def without_graph(module):
@@ -125,8 +133,12 @@ def _aliases(graph, nodes) -> set:
 def _written_by(node):
     if not _is_operation(node):
         return []
-    arguments = zip(node.target._schema.arguments, node.args, strict=False)
-    return [x for of, x in arguments if of.alias_info is not None and of.alias_info.is_write]
+    written = []
+    for place, argument in enumerate(node.target._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            given = node.args[place] if place < len(node.args) else node.kwargs.get(argument.name)
+            written += given if isinstance(given, (list, tuple)) else [given]
+    return [x for x in written if isinstance(x, torch.fx.Node)]
 
 
 def _is_operation(node) -> bool:
@@ -134,7 +146,7 @@ def _is_operation(node) -> bool:
 
 
 def _is_view(node) -> bool:
-    if node.target is operator.getitem:
+    if node.target in SECRET_VIEWS:
         return True
     return _is_operation(node) and any(
         result.alias_info is not None for result in node.target._schema.returns

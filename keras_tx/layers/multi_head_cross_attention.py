@@ -96,7 +96,12 @@ class MultiHeadCrossAttention(MultiHeadAttention):
         self.use_output_bias = use_output_bias
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
 
-    def build(self, x_shape, context_shape):
+    def build(self, x_shape, context_shape=None):
+        if context_shape is None:
+            raise ValueError(
+                f"{self.name} does not know the features of a context yet: build it, or call it "
+                "with a context once, before it gets a `memory`"
+            )
         hidden_dim = self._sequence_features("x", x_shape)
         context_dim = self._sequence_features("context", context_shape)
         head_dim = self._resolve_head_dim(hidden_dim)
@@ -127,7 +132,7 @@ class MultiHeadCrossAttention(MultiHeadAttention):
         if context is not None:
             context_mask = resolve_mask(context, context_mask)
             memory = self.project_context(context, context_mask)
-        key, value = memory
+        key, value = self._checked_memory(memory)
         if not fits(key.shape[:1], x.shape[:1]):
             raise ValueError(
                 "`x` and `context` must be of one batch, row by row. Received: "
@@ -146,6 +151,20 @@ class MultiHeadCrossAttention(MultiHeadAttention):
             query, key, value, mask, self._scoring(training), return_attention_scores
         )
         return (output, weights) if return_attention_scores else output
+
+    def _checked_memory(self, memory):
+        head_dim = self.query_dense.units // self.num_heads
+        parts = memory if isinstance(memory, (list, tuple)) else [memory]
+        shapes = [tuple(getattr(part, "shape", ())) for part in parts]
+        heads = (self._key_value_heads, head_dim)
+        if len(shapes) != 2 or not all(
+            len(shape) == 4 and shape[1::2] == heads and fits(shape, shapes[0]) for shape in shapes
+        ):
+            raise ValueError(
+                "`memory` must be the pair of keys and values that `project_context` gives, each "
+                f"(batch, {heads[0]}, length, {heads[1]}). Received: shapes {shapes}"
+            )
+        return parts
 
     def project_context(self, context, context_mask=None):
         """Keys and values of a context (B, S, C): a pair of (B, K, S, H), for `memory`.

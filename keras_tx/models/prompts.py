@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import keras
 import numpy as np
 from keras import ops
 
@@ -103,10 +102,8 @@ def _is_no_list(item):
 
 def _is_row_without_ids(prompts) -> bool:
     """Whether it is an array or tensor of integers, (0,): one prompt. A list of none is none."""
-    if not ops.is_tensor(prompts) and not hasattr(prompts, "__array__"):
-        return False
-    is_integer = keras.backend.is_int_dtype(getattr(prompts, "dtype", "float32"))
-    return is_integer and tuple(prompts.shape) == (0,)
+    is_array = hasattr(prompts, "dtype") and hasattr(prompts, "shape")
+    return is_array and tuple(prompts.shape) == (0,) and "int" in str(prompts.dtype)
 
 
 def _rows_of(item):

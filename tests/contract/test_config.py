@@ -122,3 +122,23 @@ def test_equal_shapes_begin_with_different_numbers():
     )
     assert inner.shape == output.shape == (6, 6)
     assert np.abs(keras.ops.convert_to_numpy(inner - output)).max() > 0.1
+
+
+@pytest.mark.parametrize("cls", [keras_tx.GPT, keras_tx.layers.TransformerBlock])
+def test_a_subclass_may_have_arguments_of_its_own(cls):
+    class Mine(cls):
+        def __init__(self, extra=1, **kwargs):
+            super().__init__(**kwargs)
+            self.extra = extra
+
+    class Any(cls):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+
+    sizes = {"num_heads": 2, "intermediate_dim": 7}
+    if cls is keras_tx.GPT:
+        sizes |= {"vocabulary_size": 5, "num_layers": 1, "hidden_dim": 4}
+    assert Mine(extra=3, **sizes).get_config()["extra"] == 3
+    assert Any(**sizes).get_config()["name"]
+    with pytest.raises(ValueError, match="num_heads"):
+        Mine(**{**sizes, "num_heads": -1})

@@ -88,6 +88,29 @@ def test_equal_tensors_that_are_written_to_stay_apart():
     assert len({x.data_ptr() for x in results}) == 4
 
 
+def test_a_reshape_that_does_not_say_so_shares_memory():
+    def function(x):
+        first, second = x.T.reshape(24), x.T.reshape(24)
+        first[0] = 9.0
+        kept = torch.ones(3, 4).T.reshape(2, 6)
+        kept += 1.0
+        changed = torch.ones(3, 4).T.reshape(2, 6).clone().mul_(2)
+        return [first, second, kept * x[0], changed, x.T.reshape(24), x.T.reshape(24)]
+
+    graph, _ = simplified(function, X)
+    results = graph(X)
+    assert len({x.data_ptr() for x in results}) == len(results)
+
+
+def test_what_is_written_to_by_name():
+    def function(x):
+        sums = torch.zeros(4, 6)
+        torch.cumsum(x, -1, out=sums)
+        return [x - sums, x + torch.zeros(4, 6)]
+
+    simplified(function, X)
+
+
 def test_what_is_read_before_and_after_a_write_is_read_twice():
     def function(x):
         x = x.clone()

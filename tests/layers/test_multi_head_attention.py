@@ -102,6 +102,12 @@ def test_a_context_or_what_was_made_of_it():
         layer(x, context, memory=memory)
     with pytest.raises(ValueError, match="of one batch.*1 rows of `x`, 2 of `context`"):
         layer(x[:1], memory=memory)
+    key, value = memory
+    for wrong in (key, [key], (key, value[:, :, :1]), (key[:, :2], value[:, :2]), (key[0], value)):
+        with pytest.raises(ValueError, match=r"pair of keys and values.*\(batch, 3, length, 2\)"):
+            layer(x, memory=wrong)
+    with pytest.raises(ValueError, match="does not know the features of a context yet"):
+        MultiHeadCrossAttention(N, H)(x, memory=memory)
 
 
 @pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])

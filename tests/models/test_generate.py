@@ -238,6 +238,28 @@ def test_a_rule_that_asks_for_values_is_run_at_each_step(gpt, backend, monkeypat
     assert rows == [[2, 3, 4, 5, 6, 7]]
 
 
+@pytest.mark.parametrize("ask", ["unique", "where", "format"])
+def test_a_rule_whose_sizes_depend_on_values_runs_as_it_is(gpt, ask, backend, monkeypatch):
+    if backend != "torch":
+        return  # elsewhere such a rule cannot be compiled
+    import torch
+
+    from keras_tx.kernels import torch as torch_kernels
+
+    def rule(logits, tokens, step):
+        here = tokens[0] >= 0
+        count = {
+            "unique": lambda: len(torch.unique(torch.cumsum(here, 0) * here)) - 1,
+            "where": lambda: len(torch.where(here)[0]),
+            "format": lambda: int(f"{here.sum()}"),
+        }[ask]()
+        return ops.where(ops.equal(ops.arange(logits.shape[-1]), count), 99.0, logits)
+
+    monkeypatch.setattr(torch_kernels, "EAGER_STEPS", 0)
+    rows = gpt.generate([[0, 0]], strategy=ktx.decoding.Greedy(rules=[rule]), max_new_tokens=6)
+    assert rows == [[2, 3, 4, 5, 6, 7]]
+
+
 def test_one_trace_serves_a_bucket(backend):
     if backend == "torch":
         return  # PyTorch runs eagerly: it traces nothing

@@ -89,6 +89,19 @@ def test_one_trace_serves_all_parameters_and_one_those_without_rules(backend):
     assert len(count) == 3
 
 
+def test_a_draft_of_the_same_shape_keeps_its_weights(monkeypatch):
+    monkeypatch.setattr(ktx.GPT, "prefill_chunk", 2)
+    if keras.backend.backend() == "torch":
+        monkeypatch.setattr("keras_tx.kernels.torch.EAGER_STEPS", 0)
+    gpt = tools.make_gpt(num_layers=1)
+    draft = tools.randomize(ktx.GPT(**tools.gpt_arguments(num_layers=1)), seed=77)
+    prompt = [1, 2, 3, 4, 5, 6, 7]
+    expected = gpt.generate(prompt, max_new_tokens=8)
+    strategy = Speculative(draft)
+    for _ in range(2):
+        assert gpt.generate(prompt, strategy=strategy, max_new_tokens=8) == expected
+
+
 class Only:
     """A rule that has no hash, and says that it equals all others."""
 
