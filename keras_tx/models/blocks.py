@@ -18,7 +18,7 @@ class BlockStack:
         of_block = TransformerBlock._constructor_arguments()
         # The model's own `position` is that of the embeddings.
         return [
-            name for name in cls._constructor_arguments() if name in of_block.keys() - {"position"}
+            name for name in cls._inherited_arguments() if name in of_block.keys() - {"position"}
         ]
 
     @classmethod
