@@ -8,8 +8,8 @@ A decoder is any object with
 - optionally `read_state(state) -> {name: (B, max_new_tokens, ...)}`, what it tells of its last
   state, and, for `Speculative`, `extend` and `rewind`.
 
-Every tensor of a state has the batch first, keeps its shape from step to step, and stands there once:
-a compiled loop may write into it.
+Every tensor of a state has the batch first, keeps its shape from step to step, and stands there
+once: a compiled loop may write into it.
 """
 
 from keras_tx.decoding.request import Request
