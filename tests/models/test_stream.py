@@ -37,11 +37,13 @@ def joined(pieces, rows):
 
 
 @pytest.mark.parametrize("strategy", ["greedy", "sample"])
-def test_the_pieces_are_what_generate_returns(gpt, strategy):
+def test_the_pieces_are_what_generate_returns(gpt, strategy, monkeypatch):
     arguments = {"strategy": strategy, "max_new_tokens": 7, "seed": 3}
     whole = gpt.generate(PROMPTS, **arguments)
+    assert joined(gpt.stream(PROMPTS, **arguments), 5) == whole
+    one_token_at_a_time(monkeypatch)
     pieces = list(gpt.stream(PROMPTS, **arguments))
-    assert joined(pieces, 5) == whole and len(pieces) > 1
+    assert joined(pieces, 5) == whole and len(pieces) == 7
     if strategy == "greedy":
         pieces = list(gpt.stream(PROMPTS[2], **arguments))
         assert sum(pieces, []) == gpt.generate(PROMPTS[2], **arguments) and all(pieces)
