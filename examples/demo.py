@@ -82,6 +82,10 @@ def main(argv=None):
     heading(f"Done in {(time.monotonic() - began) / 60:.1f} minutes")
     for metrics, path in results:
         print(f"{metrics}\n    published: {path}")
+    print(
+        "Each was trained for a minute or two. In full, 5 minutes make of the writer 1.70 bits "
+        "(examples/write_reference.py),\nand 14 of the translator BLEU 13.4 (examples/translate.py)."
+    )
 
 
 if __name__ == "__main__":
