@@ -83,8 +83,8 @@ def main(argv=None):
     for metrics, path in results:
         print(f"{metrics}\n    published: {path}")
     print(
-        "Each was trained for a minute or two. In full, 5 minutes make of the writer 1.70 bits "
-        "(examples/write_reference.py),\nand 14 of the translator BLEU 13.4 (examples/translate.py)."
+        "Each was trained for a minute or two. In full, 5 minutes make of the writer 1.70 bits\n"
+        "(examples/write_reference.py), and 14 of the translator BLEU 13.4 (examples/translate.py)."
     )
 
 
