@@ -140,7 +140,9 @@ class _TracedBody:
 
 
 class _WithoutValues(TorchFunctionMode):
-    """An error where a trace would keep a value, or a count, of one step as that of all.
+    """An error where a trace would keep a value of one step as that of all.
+
+    Sizes that depend on values are found in the graph, see `depends_on_values`.
 
     Args:
         tensors: Those that change from step to step, with all that is made of them.
@@ -149,10 +151,6 @@ class _WithoutValues(TorchFunctionMode):
     asks = {
         *(torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__),
         *(torch.Tensor.__repr__, torch.Tensor.__format__, torch.Tensor.__dlpack__),
-    }
-    counts = {
-        *(torch.nonzero, torch.argwhere, torch.masked_select),
-        *(torch.Tensor.nonzero, torch.Tensor.argwhere, torch.Tensor.masked_select),
     }
 
     def __init__(self, tensors):
@@ -163,10 +161,7 @@ class _WithoutValues(TorchFunctionMode):
         keywords = keywords or {}
         given = [x for x in tree.flatten((arguments, keywords)) if torch.is_tensor(x)]
         changes = any(self.changing.get(id(x)) is x for x in given)
-        counts = function in self.counts or (
-            function is torch.Tensor.__getitem__ and any(x.dtype == torch.bool for x in given[1:])
-        )
-        if changes and (counts or function in self.asks):
+        if changes and function in self.asks:
             raise NotImplementedError("A value is asked for where there is none yet")
         result = function(*arguments, **keywords)
         if changes:

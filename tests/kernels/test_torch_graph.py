@@ -4,7 +4,7 @@ import keras
 import pytest
 
 if keras.backend.backend() != "torch":
-    pytest.skip("PyTorch's own graphs", allow_module_level=True)
+    pytest.skip("only the torch backend traces such graphs", allow_module_level=True)
 
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx

@@ -4,7 +4,7 @@ import keras
 import pytest
 
 if keras.backend.backend() != "torch":
-    pytest.skip("PyTorch's own loops", allow_module_level=True)
+    pytest.skip("only the torch backend traces such loops", allow_module_level=True)
 
 import torch
 

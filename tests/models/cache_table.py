@@ -127,6 +127,20 @@ def prompts_and_following():
     return {"token_ids": prompts, "lengths": LENGTHS}, np.stack(following)
 
 
+def stepwise(model, logits, state, following):
+    """Logits (B, N + 1, V): those of `start`, and of a step for each of the tokens (B, N)."""
+    rows, count = following.shape
+    kept = ops.zeros((rows, count + 1, tools.VOCABULARY)) + logits[:, None]
+    places = ops.arange(count + 1)[None, :, None]
+
+    def step(index, kept, state):
+        logits, state = model.step(ops.take(following, index, axis=1), state)
+        return index + 1, ops.where(places == index + 1, logits[:, None], kept), state
+
+    first = (ops.cast(0, "int32"), kept, state)
+    return ops.while_loop(lambda index, *_: index < count, step, first)[1]
+
+
 def cached(model, chunk=CHUNK):
     """The same logits from `start` and NEW steps, and the numbers of slots of the caches."""
     model.prefill_chunk = chunk
@@ -135,15 +149,7 @@ def cached(model, chunk=CHUNK):
     def run(inputs, following):
         logits, state = model.start(inputs, NEW)
         slots[:] = [key.shape[2] for key, _ in state["caches"]]
-        kept = ops.zeros((len(LENGTHS), NEW + 1, tools.VOCABULARY)) + logits[:, None]
-        places = ops.arange(NEW + 1)[None, :, None]
-
-        def step(index, kept, state):
-            logits, state = model.step(ops.take(following, index, axis=1), state)
-            return index + 1, ops.where(places == index + 1, logits[:, None], kept), state
-
-        first = (ops.cast(0, "int32"), kept, state)
-        return ops.while_loop(lambda index, *_: index < NEW, step, first)[1]
+        return stepwise(model, logits, state, following)
 
     return call(model, run, *prompts_and_following()), slots
 

@@ -13,7 +13,7 @@ from keras import ops
 import keras_tx as ktx
 from keras_tx import layers
 from tests.models import tools
-from tests.models.cache_table import LENGTHS, NEW, call
+from tests.models.cache_table import LENGTHS, NEW, call, stepwise
 
 PAD, START = 0, 1
 
@@ -100,11 +100,7 @@ def cached(model, source_ids, following):
 
     def run(source_ids, following):
         logits, state = model.start({"source_ids": source_ids}, NEW)
-        kept = [logits]
-        for place in range(NEW):
-            logits, state = model.step(following[:, place], state)
-            kept.append(logits)
-        return ops.stack(kept, axis=1)
+        return stepwise(model, logits, state, following)
 
     return call(model, run, source_ids, following)
 

@@ -30,18 +30,9 @@ def stepwise_logits(gpt, prompts, lengths, following):
 
     def run(prompts, lengths, following):
         logits, state = gpt.start({"token_ids": prompts, "lengths": lengths}, STEPS)
-        kept = ops.zeros((len(LENGTHS), STEPS + 1, tools.VOCABULARY)) + logits[:, None]
-        places = ops.arange(STEPS + 1)[None, :, None]
+        return cache_table.stepwise(gpt, logits, state, following)
 
-        def step(index, kept, state):
-            logits, state = gpt.step(ops.take(following, index, axis=1), state)
-            return index + 1, ops.where(places == index + 1, logits[:, None], kept), state
-
-        first = (ops.cast(0, "int32"), kept, state)
-        return ops.while_loop(lambda index, *_: index < STEPS, step, first)[1]
-
-    arguments = [ops.convert_to_tensor(value) for value in (prompts, lengths, following)]
-    return ops.convert_to_numpy(kernels.compiled(run, gpt.variables)(*arguments))
+    return cache_table.call(gpt, run, prompts, lengths, following)
 
 
 @pytest.mark.parametrize("gpt", ["none", "post_norm", "list", "biases"], indirect=True)
